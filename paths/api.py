@@ -94,7 +94,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One request as token ids. `forced_ids` are fed through decode in place of sampled tokens, and scored."""
+    """One request as token ids. `forced_ids` are fed through decode instead of sampled tokens, and scored."""
 
     request_id: int
     prompt_ids: npt.NDArray[np.int32]
@@ -135,7 +135,7 @@ class TokenEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvents(Sequence[TokenEvent]):
-    """All events of one engine step, as columns: a step with 1024 requests is four arrays, not 1024 objects."""
+    """All events of one engine step, as columns: 1024 requests are four arrays, not 1024 objects."""
 
     time_ns: int
     request_ids: npt.NDArray[np.int64]  # [E]

@@ -1,0 +1,190 @@
+"""The on-disk schema of a run: written atomically, never overwritten, read back without guessing.
+
+    results/<run id>/run.json          RunInfo: plan, command, environment
+    results/<run id>/records.jsonl     one Record per cell and launch, one line each
+    results/<run id>/requests.parquet  one row per request (columns: `REQUEST_COLUMNS`)
+
+Missing is None with a reason, never 0 and never NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+SCHEMA_VERSION = "1.0.0"
+METRIC_DEF_VERSION = "1"
+WORKLOAD_VERSION = "1"
+
+
+class RecordError(Exception):
+    """A run folder that cannot be read; the message names file and line."""
+
+
+class CellState(StrEnum):
+    OK = "OK"
+    FALLBACK = "FALLBACK"
+    UNSUPPORTED = "UNSUPPORTED"
+    SKIPPED = "SKIPPED"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    OOM = "OOM"
+    PATH_MISMATCH = "PATH_MISMATCH"
+    INVALID = "INVALID"
+
+    @property
+    def has_numbers(self) -> bool:
+        return self in (CellState.OK, CellState.FALLBACK)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Metric(_Model):
+    """One number with what is needed to read it. `value` is None exactly when `reason` says why."""
+
+    value: float | None
+    unit: str
+    better: Literal["up", "down", "none"]
+    n: int  # samples behind the value
+    excluded: int = 0  # samples that could not have this metric (one-token answers have no TPOT)
+    reason: str | None = None
+
+    @model_validator(mode="after")
+    def _value_or_reason(self) -> Metric:
+        if (self.value is None) == (self.reason is None):
+            raise ValueError("a metric has either a value or a reason for having none")
+        return self
+
+
+class Check(_Model):
+    """One validity check of a measurement. `ok` None: could not be judged, `detail` says why."""
+
+    ok: bool | None
+    detail: str
+
+
+class Record(_Model):
+    """One cell on one launch."""
+
+    schema_version: str = SCHEMA_VERSION
+    metric_def_version: str = METRIC_DEF_VERSION
+    workload_version: str = WORKLOAD_VERSION
+    run_id: str
+    launch_id: str
+    engine_id: str  # identity of the EngineConfig
+    cell_id: str  # hash of what was requested, without the path
+    arm_id: str  # hash of path, code revision and settings
+    pair: int
+    slot: int
+    order: int  # position in the run's execution order
+    label: str  # short human name of the cell
+    state: CellState
+    reason: str | None = None
+    requested: dict[str, Any]  # path, model, checkpoint, dtypes, gpus, workload, load, seed, threads …
+    effective: dict[str, Any] | None = None  # paths.api.Effective as a dict
+    metrics: dict[str, Metric] = Field(default_factory=dict)
+    checks: dict[str, Check] = Field(default_factory=dict)
+    statuses: dict[str, int] = Field(default_factory=dict)  # request status → count, of all attempted
+    startup: dict[str, Any] | None = None  # paths.api.StartupReport as a dict
+    counters: dict[str, Any] | None = None  # difference over the measured phase
+    started_at: str  # wall clock, ISO 8601 with zone; a label, never used in arithmetic
+    command: str  # reproduces this cell alone
+    log: str | None = None  # path relative to the run folder
+
+    @model_validator(mode="after")
+    def _reason_unless_ok(self) -> Record:
+        if self.state is not CellState.OK and not self.reason:
+            raise ValueError(f"state {self.state} needs a reason")
+        if not self.state.has_numbers and self.metrics:
+            raise ValueError(f"state {self.state} must not carry metrics")
+        return self
+
+
+class RunInfo(_Model):
+    """What a whole run is: written at its start, rewritten once when it ends."""
+
+    schema_version: str = SCHEMA_VERSION
+    run_id: str
+    command: str
+    started_at: str
+    finished_at: str | None = None
+    exit_code: int | None = None
+    harness_version: str
+    environment: dict[str, Any]
+    plan: list[dict[str, Any]]  # one entry per launch: engine_id, arm, cells in order
+
+
+# requests.parquet; times are nanoseconds of perf_counter relative to the launch's first send
+REQUEST_COLUMNS = (
+    "run_id", "launch_id", "cell_id", "arm_id", "phase", "request_id", "prompt_hash", "prompt_tokens",
+    "requested_tokens", "output_tokens", "first_event_tokens", "events", "scheduled_ns", "sent_ns",
+    "first_ns", "last_ns", "ttft_ms", "tpot_ms", "e2e_ms", "status", "finish_reason", "error",
+)  # fmt: skip
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write beside the target and rename, so that a reader sees the old file or the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Append one line in one write and flush it, so that a crash costs at most the line in flight."""
+    line = record.model_dump_json() + "\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _refuse_constant(literal: str) -> float:
+    raise ValueError(f"{literal} is not JSON; absent values are null with a reason")
+
+
+def read_records(path: Path) -> tuple[list[Record], list[str]]:
+    """Records of a file and warnings. A truncated last line is a warning, anything else malformed an error.
+
+    Raises RecordError naming file and line; also for an unknown schema version and for duplicate rows.
+    """
+    records: list[Record] = []
+    warnings: list[str] = []
+    text = path.read_text(encoding="utf-8")
+    lines = text.split("\n")
+    complete = lines[:-1]
+    if lines[-1]:
+        warnings.append(f"{path.name}: last line is truncated and was left out")
+    seen: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(complete, start=1):
+        try:
+            data = json.loads(line, parse_constant=_refuse_constant)
+        except ValueError as error:
+            raise RecordError(f"{path}, line {number}: not valid JSON ({error})") from error
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if version != SCHEMA_VERSION:
+            raise RecordError(f"{path}, line {number}: schema version {version!r}, known: {SCHEMA_VERSION}")
+        try:
+            record = Record.model_validate(data)
+        except ValidationError as error:
+            raise RecordError(f"{path}, line {number}: {error.errors()[0]['msg']}") from error
+        key = (record.launch_id, record.cell_id)
+        if key in seen:
+            raise RecordError(f"{path}, line {number}: repeats the cell and launch of line {seen[key]}")
+        seen[key] = number
+        records.append(record)
+    return records, warnings
