@@ -25,7 +25,7 @@ class ForwardBatch:
     req_rows: Tensor  # [T] int32: row of `block_table` that the token belongs to
     lengths: Tensor  # [T] int32
     block_table: Tensor  # [rows, max_blocks] int32, unit inner stride
-    topk_indices: Tensor  # [T, index_topk] int32 buffer: request-local positions, −1 unused; kept across layers
+    topk_indices: Tensor  # [T, index_topk] int32: request-local positions, −1 unused; kept across layers
     max_length: int  # largest of `lengths`, known on the host
 
     @property
