@@ -179,8 +179,9 @@ class Counters:
     steps: dict[str, int] = field(default_factory=lambda: {"FULL": 0, "PIECEWISE": 0, "NONE": 0})
     tokens_real: int = 0
     tokens_padded: int = 0
-    prompt_tokens: int = 0
-    decode_tokens: int = 0
+    prompt_tokens: int = 0  # prompt rows computed, recomputation after a preemption included
+    decode_tokens: int = 0  # rows whose input was an output token
+    output_tokens: int = 0  # tokens emitted
     decode_tokens_sparse: int = 0  # decode tokens whose context is longer than index_topk
     recompiles: int = 0  # after warm-up
     preemptions: int = 0

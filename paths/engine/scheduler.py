@@ -1,0 +1,137 @@
+"""Continuous batching: which requests run in the next step, with how many tokens, on which pages."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from paths.engine.batch import PAGE_SIZE
+from paths.engine.kv_cache import BlockPool, pages_for
+from paths.engine.requests import RequestState, RequestTable
+
+IntArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """One step: R requests, decode rows first. Request r computes tokens [start, start + num_tokens)."""
+
+    slots: IntArray  # [R]
+    start: IntArray  # [R]
+    num_tokens: IntArray  # [R]
+    samples: npt.NDArray[np.bool_]  # [R] whether its last row yields a token
+    admitted: tuple[int, ...]  # slots that joined the running set for this step
+    released: tuple[int, ...]  # slots that left it since the last plan (finished, aborted, preempted)
+    grown: IntArray  # slots whose block table got new pages
+
+    @property
+    def total_tokens(self) -> int:
+        return int(self.num_tokens.sum())
+
+
+class Scheduler:
+    """Decode first, then prefills in progress, then new requests, within a token budget.
+
+    When pages run out, the youngest running request is preempted: its pages are freed and its tokens are
+    recomputed later. The oldest request can always run, since `add` refuses what exceeds the whole pool.
+    """
+
+    def __init__(self, *, table: RequestTable, pool: BlockPool, max_num_batched_tokens: int) -> None:
+        self.table = table
+        self.pool = pool
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.waiting: deque[RequestState] = deque()
+        self.preemptions = 0
+        self._released: list[int] = []
+
+    def has_work(self) -> bool:
+        return bool(self.waiting) or bool(self.table.live.any())
+
+    def finish(self, slot: int) -> RequestState:
+        """Take a request out of the running set and free its pages."""
+        table = self.table
+        self.pool.give_back(table.block_table[slot, : table.num_blocks[slot]])
+        self._released.append(slot)
+        return table.release(slot)
+
+    def plan(self) -> StepPlan:
+        """Decide the next step. Empty when nothing can run."""
+        preempted_before = self.preemptions
+        slots, counts, grown = self._running()
+        budget = self.max_num_batched_tokens - int(counts.sum())
+        if self.preemptions > preempted_before:
+            budget = 0  # admit nobody: the victim would take its pages straight back
+        admitted, new_counts = self._admit(budget)
+        if admitted:
+            slots = np.concatenate([slots, np.asarray(admitted, dtype=np.int32)])
+            counts = np.concatenate([counts, np.asarray(new_counts, dtype=np.int32)])
+            grown = np.concatenate([grown, np.asarray(admitted, dtype=np.int32)])
+        start = self.table.computed[slots]
+        released, self._released = tuple(self._released), []
+        return StepPlan(
+            slots=slots,
+            start=start,
+            num_tokens=counts,
+            samples=start + counts == self.table.total_len[slots],
+            admitted=tuple(admitted),
+            released=released,
+            grown=grown,
+        )
+
+    def _running(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Slots, token counts and grown slots of the running requests that fit into this step."""
+        table = self.table
+        while True:
+            slots = np.flatnonzero(table.live).astype(np.int32)
+            pending = table.total_len[slots] - table.computed[slots]
+            # decode rows first, then prefills, oldest first in both
+            order = np.lexsort((table.arrival[slots], pending > 1))
+            slots, pending = slots[order], pending[order]
+            before = np.cumsum(pending, dtype=np.int64) - pending
+            counts = np.clip(self.max_num_batched_tokens - before, 0, pending).astype(np.int32)
+            slots, counts = slots[counts > 0], counts[counts > 0]
+            need = -(-(table.computed[slots] + counts) // PAGE_SIZE) - table.num_blocks[slots]
+            need = np.maximum(need, 0)
+            if int(need.sum()) <= self.pool.free:
+                grown = slots[need > 0]
+                self._grow(grown, need[need > 0])
+                return slots, counts, grown
+            self._preempt_youngest()
+
+    def _grow(self, slots: IntArray, need: IntArray) -> None:
+        table = self.table
+        blocks = self.pool.take(int(need.sum()))
+        rows = np.repeat(slots, need)
+        within = np.arange(len(blocks)) - np.repeat(np.cumsum(need) - need, need)
+        table.block_table[rows, table.num_blocks[rows] + within] = blocks
+        table.num_blocks[slots] += need
+
+    def _preempt_youngest(self) -> None:
+        live = np.flatnonzero(self.table.live)
+        if len(live) <= 1:
+            raise RuntimeError("a single request does not fit into the KV cache; `add` must refuse it")
+        victim = int(live[np.argmax(self.table.arrival[live])])
+        self.waiting.appendleft(self.finish(victim))
+        self.preemptions += 1
+
+    def _admit(self, budget: int) -> tuple[list[int], list[int]]:
+        """Move waiting requests into slots while slots, pages and budget last."""
+        admitted: list[int] = []
+        counts: list[int] = []
+        while self.waiting and budget > 0 and self.table.free_slots:
+            state = self.waiting[0]
+            known = len(state.request.prompt_ids) + len(state.output_ids)
+            # room for all known tokens, so that a request is not admitted only to be preempted at once
+            if pages_for(known) > self.pool.free:
+                break
+            self.waiting.popleft()
+            slot = self.table.admit(state)
+            count = min(known, budget)
+            self._grow(np.asarray([slot], dtype=np.int32), np.asarray([pages_for(count)], dtype=np.int32))
+            admitted.append(slot)
+            counts.append(count)
+            budget -= count
+        return admitted, counts

@@ -1,0 +1,94 @@
+"""Model runner V1: state on the CPU, inputs built with numpy and copied to the device every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paths.engine.batch import PAGE_SIZE, ForwardBatch, LayerCache
+from paths.engine.requests import RequestTable
+from paths.engine.runner import Model, SamplingHead, StepResult
+from paths.engine.sampler import SamplingInputs
+from paths.engine.scheduler import StepPlan
+from paths.generic_mrv1.input_batch import InputBatch
+
+
+class RunnerV1:
+    """Dense batch, numpy input preparation, one blocking copy of the sampled tokens per step."""
+
+    name = "V1"
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        caches: Sequence[LayerCache],
+        table: RequestTable,
+        eos_token_ids: Sequence[int],
+        index_topk: int,
+        max_num_batched_tokens: int,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._caches = caches
+        self._device = device
+        self._batch = InputBatch(table)
+        self._head = SamplingHead(model, eos_token_ids=eos_token_ids)
+        self._topk = torch.full(
+            (max_num_batched_tokens, index_topk), -1, dtype=torch.int32, device=device
+        )
+
+    def execute(self, plan: StepPlan, table: RequestTable) -> StepResult:
+        batch = self._batch
+        batch.remove(plan.released)
+        for slot in plan.admitted:
+            batch.add(slot, table)
+        batch.update_blocks(plan.grown, table)
+        forward_batch = self._prepare_inputs(plan)
+        hidden = self._model.forward(forward_batch, self._caches)
+        result = self._head.run(hidden, plan, table, self._sampling_inputs(plan))
+        sampled = plan.slots[plan.samples]
+        batch.append_tokens(
+            sampled,
+            positions=(plan.start + plan.num_tokens)[plan.samples],
+            tokens=result.tokens[plan.samples],
+        )
+        return result
+
+    def _prepare_inputs(self, plan: StepPlan) -> ForwardBatch:
+        rows = self._batch.row_of_slot[plan.slots]
+        block_table = self._batch.block_table[rows]
+        total = plan.total_tokens
+        req = np.repeat(np.arange(len(rows), dtype=np.int32), plan.num_tokens)
+        first = np.cumsum(plan.num_tokens) - plan.num_tokens
+        positions = (plan.start - first)[req] + np.arange(total)
+        slots = block_table[req, positions // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + positions % PAGE_SIZE
+        lengths = (positions + 1).astype(np.int32)
+        return ForwardBatch(
+            input_ids=self._copy(self._batch.token_ids[rows[req], positions].astype(np.int64)),
+            positions=self._copy(positions.astype(np.int64)),
+            slot_mapping=self._copy(slots),
+            req_rows=self._copy(req),
+            lengths=self._copy(lengths),
+            block_table=self._copy(block_table),
+            topk_indices=self._topk[:total],
+            max_length=int(lengths.max()),
+        )
+
+    def _sampling_inputs(self, plan: StepPlan) -> SamplingInputs:
+        rows = self._batch.row_of_slot[plan.slots[plan.samples]]
+        temperature = self._batch.temperature[rows]
+        return SamplingInputs(
+            temperature=self._copy(temperature),
+            top_k=self._copy(self._batch.top_k[rows]),
+            top_p=self._copy(self._batch.top_p[rows]),
+            seeds=self._copy(self._batch.seeds[rows]),
+            positions=self._copy((plan.start + plan.num_tokens)[plan.samples].astype(np.int64)),
+            all_greedy=not temperature.any(),
+        )
+
+    def _copy(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
