@@ -38,9 +38,7 @@ class RunnerV2:
         self._caches = caches
         self._states = RequestStates(table, device)
         self._head = SamplingHead(model, eos_token_ids=eos_token_ids)
-        self._topk = torch.full(
-            (max_num_batched_tokens, index_topk), -1, dtype=torch.int32, device=device
-        )
+        self._topk = torch.full((max_num_batched_tokens, index_topk), -1, dtype=torch.int32, device=device)
         self._arange = torch.arange(max_num_batched_tokens, device=device)
         self._device = device
 

@@ -37,9 +37,7 @@ class RunnerV1:
         self._device = device
         self._batch = InputBatch(table)
         self._head = SamplingHead(model, eos_token_ids=eos_token_ids)
-        self._topk = torch.full(
-            (max_num_batched_tokens, index_topk), -1, dtype=torch.int32, device=device
-        )
+        self._topk = torch.full((max_num_batched_tokens, index_topk), -1, dtype=torch.int32, device=device)
 
     def execute(self, plan: StepPlan, table: RequestTable) -> StepResult:
         batch = self._batch
