@@ -271,6 +271,9 @@ class Engine(Protocol):
     def add(self, request: Request) -> None:
         """Queue a request. Raises UserError for one that can never run (too long, ids out of range)."""
 
+    def refuse(self, request_id: int, error: str) -> None:
+        """Report a request that `add` did not take as an ERROR event of the next step."""
+
     def step(self) -> StepEvents:
         """Run one step and return the tokens that are readable on the host now."""
 

@@ -1,0 +1,114 @@
+"""The process that hosts one built-in engine and talks to the harness over an inherited socket.
+
+    python -P -m paths.worker --fd 5        (started by harness.launch, never by hand)
+
+Messages are pickled tuples. In: config, add, abort, counters, effective, close.
+Out: progress, ready, events, reply, and one of user_error or fatal before an early end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from paths import registry
+from paths.api import Engine, EngineConfig, UserError
+
+EXIT_USER_ERROR = 2
+EXIT_FATAL = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="paths.worker")
+    parser.add_argument("--fd", type=int, required=True)
+    connection = Connection(parser.parse_args().fd)
+    try:
+        return _host(connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0  # the harness is gone: nobody is left to serve or to tell
+    except UserError as error:
+        _send_last(connection, ("user_error", str(error)))
+        return EXIT_USER_ERROR
+    except Exception as error:  # noqa: BLE001 - the process boundary: whatever happened becomes one failed row
+        traceback.print_exc()
+        kind = "oom" if _is_out_of_memory(error) else "crash"
+        _send_last(connection, ("fatal", kind, f"{type(error).__name__}: {_first_line(error)}"))
+        return EXIT_FATAL
+
+
+def _host(connection: Connection) -> int:
+    """Start the engine that the first message describes and serve it until `close`."""
+    _, config, nonce, sys_path = connection.recv()
+    assert isinstance(config, EngineConfig)
+    connection.send(("progress", f"loading {config.path} ({config.model.name}, {config.model.checkpoint})"))
+    engine = registry.load(config.impl, sys_path).start(config)
+    connection.send(("progress", "warming up"))
+    report = engine.warm_up()
+    # start-up objects live as long as the process: keep the collector from walking them between steps
+    gc.collect()
+    gc.freeze()
+    connection.send(("ready", report, engine.effective(), nonce, os.getpid()))
+    _serve(connection, engine)
+    engine.close()
+    return 0
+
+
+def _serve(connection: Connection, engine: Engine) -> None:
+    while True:
+        while connection.poll(0 if engine.has_work() else None):
+            message = connection.recv()
+            if message[0] == "close":
+                return
+            _handle(connection, engine, message)
+        events = engine.step()
+        if len(events):
+            connection.send(("events", events))
+
+
+def _handle(connection: Connection, engine: Engine, message: tuple[Any, ...]) -> None:
+    verb = message[0]
+    if verb == "add":
+        for request in message[1]:
+            try:
+                engine.add(request)
+            except UserError as error:
+                engine.refuse(request.request_id, str(error))
+    elif verb == "abort":
+        for request_id in message[1]:
+            engine.abort(request_id)
+    else:
+        answers: dict[str, Callable[[], object]] = {
+            "counters": engine.counters,
+            "effective": engine.effective,
+        }
+        connection.send(("reply", message[1], answers[verb]()))
+
+
+def _send_last(connection: Connection, message: tuple[Any, ...]) -> None:
+    try:
+        connection.send(message)
+    except OSError:
+        print(f"worker: the harness is gone; last message was {message}", file=sys.stderr)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """MemoryError, torch.OutOfMemoryError, or the RuntimeError of torch's CPU allocator."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "not enough memory" in str(error)
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0][:500]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
