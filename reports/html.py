@@ -1,0 +1,212 @@
+"""report.html: one self-contained page about a run. No script, no network, readable in print and on a phone.
+
+write_report(Path("results/20260101-120000-ab12"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from harness.records import METRIC_DEF_VERSION, CellState, Record, write_text_atomically
+from reports import tables
+from reports.load import RunData, flatten, load_run
+from reports.plots import draw_panels
+
+TEMPLATES = Path(__file__).parent / "templates"
+OPEN_LAUNCHES = 4  # up to so many launches show their kernels without a click
+BYTE_KEYS = ("weight_bytes", "kv_cache_bytes", "memory_high_water")
+MACHINE_KEYS = ("cpu", "cpu_model", "cores", "gpu", "memory_gib", "os")
+WARNING_ORIGIN = "default-1.0"
+
+
+def write_report(run_dir: Path) -> Path:
+    """Render `run_dir`/report.html from its records and return its path. Raises RecordError."""
+    path = run_dir / "report.html"
+    write_text_atomically(path, render(load_run(run_dir)))
+    return path
+
+
+def render(data: RunData) -> str:
+    """The page as text. Everything that comes from a record is escaped, in one pass."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(page_context(data))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A record with what its own section shows."""
+
+    record: Record
+    anchor: str
+    path: str
+    statuses: str
+    metrics: list[tuple[str, str, str, tables.Figure]]  # name, unit, arrow, figure
+    requested: list[tuple[str, str]]
+    counters: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One engine launch: what it was asked for, what it ran, what its start cost."""
+
+    launch_id: str
+    path: str
+    cells: int
+    headline: str
+    effective: dict[str, Any] | None
+    settings: list[tables.Setting]
+    kernels: list[tuple[str, str, int]]  # op, implementation, calls
+    notes: list[str]
+    scale_warning: bool
+    startup: dict[str, str]
+
+
+def page_context(data: RunData) -> dict[str, Any]:
+    """Everything that the template reads, by name."""
+    records = data.records
+    headers = tables.columns(records)
+    rows = tables.result_rows(records, headers)
+    launches = [_launch(group) for group in _by_launch(records)]
+    panels, plot_note = draw_panels(records)
+    environment = flatten(data.run.environment)
+    return {
+        "data": data,
+        "run": data.run,
+        "sentence": summary_sentence(data),
+        "exit_words": tables.EXIT_WORDS.get(data.run.exit_code) if data.run.exit_code is not None else None,
+        "columns": headers,
+        "rows": rows,
+        "failures": [row for row in rows if row.state != CellState.OK],
+        "flagged": [row for row in rows if row.failed_checks],
+        "cells": [_cell(record) for record in records],
+        "launches": launches,
+        "open_launches": len(launches) <= OPEN_LAUNCHES,
+        "startup_keys": list(dict.fromkeys(key for launch in launches for key in launch.startup)),
+        "check_names": list(dict.fromkeys(name for record in records for name in record.checks)),
+        "panels": panels,
+        "plot_note": plot_note,
+        "machine": machine_sentence(environment),
+        "blocked": _blocked(data.run.environment),
+        "environment": {key: tables.plain(value) for key, value in environment.items()},
+        "metric_def_versions": sorted({record.metric_def_version for record in records})
+        or [METRIC_DEF_VERSION],
+        "workload_versions": sorted({record.workload_version for record in records}),
+        "DASH": tables.DASH,
+        "symbols": {state.value: symbol for state, symbol in tables.STATE_SYMBOLS.items()},
+    }
+
+
+def summary_sentence(data: RunData) -> str:
+    """What ran, how it ended, where, when and for how long, in plain words."""
+    run, records = data.run, data.records
+    if records:
+        paths = list(dict.fromkeys(tables.plain(record.requested.get("path")) for record in records))
+        models = list(dict.fromkeys(tables.plain(record.requested.get("model")) for record in records))
+        usable = sum(record.state.has_numbers for record in records)
+        what = f"{_listed(paths)} on {_listed(models)}: {usable:,} of {len(records):,} cells have numbers"
+        what += f" ({tables.tally(records)})."
+    else:
+        what = "No cell was measured."
+    took = tables.duration(run.started_at, run.finished_at)
+    if run.finished_at is None:
+        end = f"Started {run.started_at}; the run did not end, or is still going on."
+    else:
+        end = f"Started {run.started_at}, took {took}." if took else f"Started {run.started_at}."
+    return f"{what} {end}"
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _by_launch(records: Sequence[Record]) -> list[list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.launch_id, []).append(record)
+    return list(groups.values())
+
+
+def _launch(records: Sequence[Record]) -> Launch:
+    """A launch as its latest record saw it: call counts grow while the engine lives."""
+    last = next((record for record in reversed(records) if record.effective), records[-1])
+    startup = next((record.startup for record in records if record.startup), None)
+    effective = last.effective
+    kernels = (effective or {}).get("kernels") or {}
+    return Launch(
+        launch_id=last.launch_id,
+        path=tables.plain(last.requested.get("path")),
+        cells=len(records),
+        headline=_headline(effective or {}),
+        effective=effective,
+        settings=tables.compare_settings(last),
+        kernels=[(op, impl, calls) for op, impls in kernels.items() for impl, calls in impls.items()],
+        notes=list(dict.fromkeys(note for r in records for note in (r.effective or {}).get("notes", ()))),
+        scale_warning=(effective or {}).get("k_scale_origin") == WARNING_ORIGIN,
+        startup={key: _quantity(key, value) for key, value in (startup or {}).items()},
+    )
+
+
+def _headline(effective: Mapping[str, Any]) -> str:
+    """The few facts that tell one path from another, in one line."""
+    steps = effective.get("graph_modes") or {}
+    parts = [
+        f"{effective.get('model_class', '?')}, runner {effective.get('runner', '?')}",
+        f"compile mode {effective.get('compile_mode', '?')}",
+        f"steps by graph mode {tables.scalar(steps)}",
+        f"dtype {effective.get('dtype', '?')}, KV cache {effective.get('kv_dtype', '?')}",
+        f"index cache {effective.get('index_dtype', '?')}",
+        f"{tables.scalar(effective.get('kv_bytes_per_token'))} bytes per token",
+        f"scale origin {effective.get('k_scale_origin', '?')}",
+    ]
+    return " · ".join(parts)
+
+
+def machine_sentence(environment: Mapping[str, Any]) -> str:
+    """The machine in a few words, from whatever of it was recorded."""
+    found = [tables.plain(environment[key]) for key in MACHINE_KEYS if environment.get(key) is not None]
+    return " · ".join(found) or "machine not recorded"
+
+
+def _blocked(environment: Mapping[str, Any]) -> list[str]:
+    names = environment.get("blocked_variables") or []
+    return [str(name) for name in names]
+
+
+def _quantity(key: str, value: Any) -> str:
+    if value is not None and key.endswith(BYTE_KEYS):
+        return tables.bytes_text(value)
+    if isinstance(value, float) and key.endswith(("_s", "_seconds")):
+        return f"{tables.number(value)} s"
+    return tables.scalar(value)
+
+
+def _cell(record: Record) -> Cell:
+    return Cell(
+        record=record,
+        anchor=tables.anchor(record),
+        path=tables.plain(record.requested.get("path")),
+        statuses=tables.status_text(record.statuses),
+        metrics=[
+            (
+                name,
+                metric.unit,
+                tables.ARROWS[metric.better],
+                tables.figure(metric, unit_in_header=metric.unit),
+            )
+            for name, metric in record.metrics.items()
+        ],
+        requested=[(key, tables.plain(value)) for key, value in flatten(record.requested).items()],
+        counters=[(key, _quantity(key, value)) for key, value in flatten(record.counters or {}).items()],
+    )
