@@ -1,0 +1,264 @@
+"""A validated configuration with every default resolved for this machine, and its identities."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import paths
+from harness.config import CellConfig
+from harness.hardware import hardware_class, usable_cores
+from paths.api import EngineConfig, ModelSource, Platform, UserError
+from paths.models.config import ModelConfig
+
+PAGE = 64
+_PACKAGE = Path(next(iter(paths.__path__))).resolve()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformDefaults:
+    """What null means. Only sizes differ between platforms, never the model."""
+
+    isl: int
+    osl: int
+    measure_s: float
+    warmup_s: float
+    timeout_s: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    kv_pages: int
+
+
+CPU_DEFAULTS = PlatformDefaults(
+    isl=32, osl=16, measure_s=15.0, warmup_s=5.0, timeout_s=600.0,
+    max_num_seqs=1024, max_num_batched_tokens=2048, max_model_len=8192, kv_pages=2048,
+)  # fmt: skip
+GPU_DEFAULTS = PlatformDefaults(
+    isl=1024, osl=1024, measure_s=60.0, warmup_s=20.0, timeout_s=3600.0,
+    max_num_seqs=1024, max_num_batched_tokens=8192, max_model_len=8192, kv_pages=32768,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What is measured once per launch: an engine and a load on it."""
+
+    config: CellConfig
+    overrides: tuple[str, ...]
+    engine: EngineConfig
+    model: ModelConfig
+    isl: int
+    osl: int
+    measure_s: float
+    warmup_s: float
+    timeout_s: float
+    requested: dict[str, Any]  # flat; what the record carries
+    cell_id: str
+    arm_id: str
+
+    @property
+    def label(self) -> str:
+        """Short human name; unique only together with the ids."""
+        parts = [self.engine.path, self.engine.model.name, f"kv={self.engine.kv_dtype}", self.load]
+        return " ".join(parts)
+
+    @property
+    def load(self) -> str:
+        """The load in a word: c16, 10/s, 10/s c16."""
+        words = [f"{self.config.request_rate:g}/s"] if self.config.request_rate is not None else []
+        words += [f"c{self.config.concurrency}"] if self.config.concurrency is not None else []
+        return " ".join(words)
+
+    @property
+    def folder(self) -> str:
+        """One path component of at most 80 characters: a readable slug and a hash."""
+        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", self.label.replace("kv=", "")).strip("-.")
+        return f"{slug[:60]}-{_digest([self.cell_id, self.arm_id])[:12]}"
+
+    def command(self, config_dirs: Sequence[Path]) -> str:
+        """Measures this cell alone."""
+        flags = [word for folder in config_dirs for word in ("--config-dir", str(folder))]
+        overrides = [text for text in self.overrides if not text.lstrip("+").startswith("dry_run=")]
+        return shlex.join(["python", "-m", "harness", *overrides, *flags])
+
+
+def resolve_cell(
+    config: CellConfig, *, overrides: tuple[str, ...], platform: Platform, revision: str
+) -> Cell:
+    """Fill in the defaults of `platform` and check what one key alone cannot show. Raises UserError."""
+    defaults = CPU_DEFAULTS if platform.device == "cpu" else GPU_DEFAULTS
+    source, model = _model(config)
+    engine = _engine(config, platform, defaults, source, model)
+    isl = config.isl if config.isl is not None else defaults.isl
+    osl = config.osl if config.osl is not None else defaults.osl
+    _check_fit(isl=isl, osl=osl, engine=engine, random=config.workload.kind == "random")
+    times = {
+        name: float(value if (value := getattr(config, name)) is not None else getattr(defaults, name))
+        for name in ("measure_s", "warmup_s", "timeout_s")
+    }
+    identity = {
+        **{name: getattr(config, name) for name in ("checkpoint", "gpus", "dtype", "kv_dtype", "index_dtype")},
+        "model": config.model.name,
+        "device": platform.device,
+        "hardware": hardware_class(platform),
+        "concurrency": config.concurrency,
+        "request_rate": config.request_rate,
+        "burstiness": "inf" if math.isinf(config.burstiness) else config.burstiness,
+        "workload": config.workload.name,
+        "workload_file": _existing_file(config.workload.file),
+        **{"isl": isl, "osl": osl, "num_prompts": config.num_prompts, "seed": config.seed},
+        **{name: times[name] for name in ("measure_s", "warmup_s")},
+    }
+    settings = {
+        "threads": engine.threads,
+        "engine": config.engine.model_dump() | {name: getattr(engine, name) for name in _CAPACITIES},
+        "options": config.path.options,
+        "debug": config.debug.model_dump(),
+    }
+    return Cell(
+        config=config,
+        overrides=overrides,
+        engine=engine,
+        model=model,
+        isl=isl,
+        osl=osl,
+        **times,
+        requested={"path": config.path.name, **identity, "timeout_s": times["timeout_s"], **settings},
+        cell_id=_digest([identity, source.hf_config, _file_hash(config.workload.file)]),
+        arm_id=_digest([config.path.name, config.path.impl, settings, revision]),
+    )
+
+
+_CAPACITIES = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_pages")
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _engine(
+    config: CellConfig, platform: Platform, defaults: PlatformDefaults, source: ModelSource, model: ModelConfig
+) -> EngineConfig:
+    limits = {name: getattr(config.engine, name) or getattr(defaults, name) for name in _CAPACITIES}
+    if config.engine.max_model_len is None:
+        limits["max_model_len"] = min(defaults.max_model_len, model.max_position_embeddings)
+    elif config.engine.max_model_len > model.max_position_embeddings:
+        raise UserError(
+            f"engine.max_model_len={config.engine.max_model_len}: model {source.name} ends at"
+            f" {model.max_position_embeddings} positions; lower it or choose another model"
+        )
+    cores = usable_cores()
+    threads = max(1, cores - 1) if config.threads == "auto" else int(config.threads)
+    if threads > cores:
+        raise UserError(f"threads={threads}: this machine has {cores} cores; allowed: auto, 1 to {cores}")
+    return EngineConfig(
+        path=config.path.name,
+        impl=config.path.impl,
+        model=source,
+        options=config.path.options,
+        device=platform.device,
+        gpus=config.gpus,
+        threads=threads,
+        dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
+        index_dtype=config.index_dtype,
+        hadamard=config.engine.hadamard,
+        **limits,
+        seed=config.seed,
+        debug=config.debug.model_dump(),
+    )
+
+
+def _check_fit(*, isl: int, osl: int, engine: EngineConfig, random: bool) -> None:
+    tokens = isl + osl if random else osl
+    if tokens > engine.max_model_len:
+        raise UserError(
+            f"isl={isl} + osl={osl} is {tokens} tokens, but max_model_len is {engine.max_model_len};"
+            " shorten the workload or raise engine.max_model_len (up to the model's limit)"
+        )
+    capacity = engine.kv_pages * PAGE
+    if tokens > capacity:
+        raise UserError(
+            f"isl={isl} + osl={osl} is {tokens} tokens, but engine.kv_pages={engine.kv_pages} holds"
+            f" {capacity}; raise engine.kv_pages to {math.ceil(tokens / PAGE)} or more"
+        )
+
+
+def _model(config: CellConfig) -> tuple[ModelSource, ModelConfig]:
+    """Where the model comes from; a checkpoint folder brings its own config.json and tokenizer."""
+    hf_config, checkpoint = config.model.hf_config, config.checkpoint
+    tokenizer = _packaged_tokenizer(config.model.tokenizer)
+    if checkpoint == "auto":
+        shipped = _PACKAGE / "models" / "checkpoints" / config.model.name
+        checkpoint = str(shipped) if any(shipped.glob("*.safetensors")) else "dummy"
+    elif checkpoint != "dummy":
+        folder = Path(checkpoint).expanduser().resolve()
+        hf_config = _read_hf_config(folder)
+        own = folder / "tokenizer.json"
+        checkpoint, tokenizer = str(folder), str(own) if own.is_file() else tokenizer
+    source = ModelSource(
+        name=config.model.name, hf_config=hf_config, checkpoint=checkpoint, tokenizer=tokenizer
+    )
+    return source, _parse_model(json.dumps(hf_config))
+
+
+@lru_cache(maxsize=64)
+def _parse_model(hf_config: str) -> ModelConfig:
+    return ModelConfig.from_hf(json.loads(hf_config))
+
+
+@lru_cache(maxsize=64)
+def _packaged_tokenizer(name: str | None) -> str | None:
+    if name is None:
+        return None
+    file = _PACKAGE / name
+    if not file.is_file():
+        raise UserError(f"model.tokenizer={name}: no such file under {_PACKAGE}; name a tokenizer.json or null")
+    return str(file)
+
+
+@lru_cache(maxsize=64)
+def _read_hf_config(folder: Path) -> dict[str, Any]:
+    remedy = "allowed: auto, dummy, or a folder with config.json and *.safetensors"
+    if not folder.is_dir():
+        raise UserError(f"checkpoint={folder}: no such folder; {remedy}")
+    file = folder / "config.json"
+    if not file.is_file() or not any(folder.glob("*.safetensors")):
+        missing = "config.json" if not file.is_file() else "*.safetensors file"
+        raise UserError(f"checkpoint={folder}: no {missing} in it; {remedy}")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"checkpoint={folder}: cannot read config.json ({error}); {remedy}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"checkpoint={folder}: config.json is not an object; {remedy}")
+    return content
+
+
+def _existing_file(name: str | None) -> str | None:
+    if name is None:
+        return None
+    file = Path(name).expanduser().resolve()
+    if not file.is_file():
+        raise UserError(f"workload.file={name}: no such file; give a JSONL file of prompts")
+    return str(file)
+
+
+@lru_cache(maxsize=64)
+def _file_hash(name: str | None) -> str | None:
+    if name is None:
+        return None
+    try:
+        return hashlib.sha256(Path(name).expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"workload.file={name}: cannot read ({error.strerror}); give a readable file") from error

@@ -1,0 +1,187 @@
+"""The typed, validated configuration of one cell. A mistake is one line that says what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import one_line
+from harness.overrides import nearest
+from paths.api import UserError
+
+Device = Literal["cpu", "cuda", "rocm", "xpu"]
+
+
+class _Section(BaseModel):
+    # strict: 1.5, true and "8" are not integers
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+def _count(description: str, **extra: Any) -> Any:
+    return Field(ge=1, description=description, **extra)
+
+
+class Expectation(_Section):
+    """What a path must prove that it ran; unset fields are not checked."""
+
+    model_class: str | None = Field(None, description="a class name")
+    runner: str | None = Field(None, description="a runner name, as Effective names it")
+    compile_mode: str | None = Field(None, description="a compile mode, as Effective names it")
+    kernels: dict[str, list[str]] = Field(
+        default_factory=dict, description="op: [allowed implementations]; the op must have been called"
+    )
+
+
+class PathSection(_Section):
+    """conf/path: which execution path, its switches and what it must prove."""
+
+    name: str = Field(description="a name")
+    impl: str = Field(description="module:Class of the ExecutionPath")
+    options: dict[str, Any] = Field(default_factory=dict, description="the path's own switches")
+    expect: dict[Literal["any", "cpu", "cuda", "rocm", "xpu"], Expectation] = Field(
+        default_factory=dict, description="any, cpu, cuda, rocm, xpu: what the path must prove there"
+    )
+
+
+class ModelSection(_Section):
+    """conf/model: HF configuration and tokenizer."""
+
+    name: str = Field(description="a name")
+    tokenizer: str | None = Field(None, description="a tokenizer.json, relative to the paths package, or null")
+    hf_config: dict[str, Any] = Field(description="the model's config.json")
+
+
+class WorkloadSection(_Section):
+    """conf/workload: where prompts come from."""
+
+    name: str = Field(description="a name")
+    kind: Literal["random", "dataset"] = Field(description="random, dataset")
+    file: str | None = Field(None, description="a JSONL file, for kind dataset")
+
+
+class EngineSection(_Section):
+    """Capacities; None is the platform's default."""
+
+    max_num_seqs: int | None = _count("an integer from 1, or null for the default")
+    max_num_batched_tokens: int | None = _count("an integer from 1, or null for the default")
+    max_model_len: int | None = Field(ge=2, description="an integer from 2 to the model's limit, or null")
+    kv_pages: int | None = _count("an integer from 1 (pages of 64 tokens), or null for the default")
+    hadamard: bool | None = Field(description="true, false or null")
+
+
+class DebugSection(_Section):
+    checks: bool = Field(description="true or false")
+
+
+class CellConfig(_Section):
+    """One cell as requested. None means the platform's default, see `harness.cell`."""
+
+    cmd: Literal["run", "list", "doctor"] = Field(description="run, list, doctor")
+    path: PathSection
+    model: ModelSection
+    checkpoint: str = Field(min_length=1, description="auto, dummy, or a folder with config.json and safetensors")
+    device: Literal["auto", "cpu", "cuda"] = Field(description="auto, cpu, cuda")
+    gpus: int = Field(ge=1, le=1, description="only 1 is supported so far")
+    dtype: Literal["bf16", "float32"] = Field(description="bf16, float32")
+    kv_dtype: Literal["auto", "float32", "bf16", "fp8", "fp8_ds_mla"] = Field(
+        description="auto, float32, bf16, fp8, fp8_ds_mla"
+    )
+    index_dtype: Literal["auto", "float32", "bf16", "fp8"] = Field(description="auto, float32, bf16, fp8")
+    threads: Literal["auto"] | int = Field(description="auto (cores - 1), or an integer from 1 to the cores")
+    engine: EngineSection
+    concurrency: int | None = _count("an integer from 1, a sweep such as 1,1024, or null (no cap) with request_rate")
+    request_rate: float | None = Field(
+        gt=0, allow_inf_nan=False, description="a number above 0 in requests per second, or null for closed loop"
+    )
+    burstiness: float = Field(gt=0, description="a number above 0: 1 Poisson, inf constant")
+    workload: WorkloadSection
+    isl: int | None = _count("an integer from 1, or null for the default")
+    osl: int | None = _count("an integer from 1, or null for the default")
+    num_prompts: int | None = _count("an integer from 1, or null (from measure_s and concurrency)")
+    seed: int = Field(ge=0, le=2**32 - 1, description="an integer from 0 to 2^32 - 1")
+    measure_s: float | None = Field(ge=0, allow_inf_nan=False, description="seconds from 0, or null for the default")
+    warmup_s: float | None = Field(ge=0, allow_inf_nan=False, description="seconds from 0, or null for the default")
+    timeout_s: float | None = Field(gt=0, allow_inf_nan=False, description="seconds above 0, or null")
+    dry_run: bool = Field(description="true or false")
+    out_dir: str = Field(min_length=1, description="a folder that can be created and written")
+    debug: DebugSection
+
+
+def validate_cell(data: Mapping[str, Any], known_paths: list[str]) -> CellConfig:
+    """Typed configuration of a composed cell. Raises UserError naming value, allowed values and remedy."""
+    if "path" not in data:
+        raise UserError(f"no path given; choose one with +path=NAME, NAME one of: {', '.join(known_paths)}")
+    try:
+        config = CellConfig.model_validate(dict(data))
+    except ValidationError as error:
+        raise UserError(_explain(error)) from error
+    if isinstance(config.threads, int) and config.threads < 1:
+        raise UserError(f"threads={config.threads}: not allowed; allowed: {_description(('threads',))}")
+    if config.concurrency is None and config.request_rate is None:
+        raise UserError(
+            "concurrency=null: a closed loop needs an integer from 1; set concurrency=1,1024, or request_rate"
+        )
+    if config.workload.kind == "dataset" and config.workload.file is None:
+        raise UserError("workload.file=null: a dataset needs a JSONL file; set workload.file=FILE")
+    return config
+
+
+def _explain(error: ValidationError) -> str:
+    """The first mistake in words, and how many more there are."""
+    details = error.errors(include_url=False)
+    first = details[0]
+    names = tuple(str(part) for part in first["loc"])
+    key = _dotted(names)
+    if first["type"] == "extra_forbidden":
+        known = _fields(names[:-1])
+        text = f"unknown key {key}{nearest(names[-1], known)} Known here: {', '.join(known)}."
+    elif first["type"] == "missing":
+        text = f"{key}: missing; it must be {_description(names)}"
+    else:
+        text = f"{key}={_shown(first['input'])}: not allowed; allowed: {_description(names)}"
+    others = len({detail["loc"][0] for detail in details} - {first["loc"][0]})
+    return one_line(text + (f" (and {others} more mistakes)" if others else ""))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _section(names: tuple[str, ...]) -> tuple[type[BaseModel], int]:
+    """The deepest section along `names` and how many names led there."""
+    model: type[BaseModel] = CellConfig
+    for depth, name in enumerate(names):
+        field = model.model_fields.get(name)
+        inner = field.annotation if field is not None else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return model, depth
+        model = inner
+    return model, len(names)
+
+
+def _fields(names: tuple[str, ...]) -> list[str]:
+    if names[:2] == ("path", "expect"):
+        return list(Expectation.model_fields)
+    return list(_section(names)[0].model_fields)
+
+
+def _description(names: tuple[str, ...]) -> str:
+    if names[:2] == ("path", "expect") and len(names) > 3:
+        field = Expectation.model_fields.get(names[3])
+        return str(field.description) if field is not None else ", ".join(Expectation.model_fields)
+    model, depth = _section(names)
+    if depth == len(names):
+        return f"a group with the keys {', '.join(model.model_fields)}"
+    field = model.model_fields.get(names[depth])
+    return str(field.description) if field is not None else ", ".join(model.model_fields)
+
+
+def _dotted(names: tuple[str, ...]) -> str:
+    """Drop what pydantic appends for the members of a union ("threads", "int")."""
+    _, depth = _section(names)
+    keep = len(names) if names[:2] == ("path", "expect") else depth + 1
+    return ".".join(names[:keep])

@@ -1,0 +1,36 @@
+"""What a person sees: the plan, progress, one table, where the report is. Everything here goes to a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from harness.launch import worker_command
+from harness.plan import Launch
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_plan(launches: Sequence[Launch], duplicates: int) -> None:
+    """Launches and their cells in execution order."""
+    cells = sum(len(launch.cells) for launch in launches)
+    err.print(f"[bold]Plan[/]: {cells} cells on {len(launches)} launches")
+    if duplicates:
+        err.print(f"[yellow]note[/]: {duplicates} duplicate cells left out")
+    for launch in launches:
+        err.print(f"  {launch.launch_id} (pair {launch.pair}, slot {launch.slot}) engine {launch.engine_id}")
+        for cell in launch.cells:
+            err.print(f"      {escape(cell.label)}  [dim]{cell.cell_id}[/]")
+
+
+def print_commands(launches: Sequence[Launch], config_dirs: Sequence[Path]) -> None:
+    """The exact commands: what starts each engine, what measures each cell alone."""
+    for launch in launches:
+        out.print(f"# {launch.launch_id}: engine {launch.engine_id}", markup=False)
+        out.print(" ".join(worker_command("FD")), markup=False)
+        for cell in launch.cells:
+            out.print(cell.command(config_dirs), markup=False)

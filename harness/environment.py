@@ -1,0 +1,134 @@
+"""Fingerprint of the machine, the versions and the code; and the environment that engines get.
+
+Nothing here writes `os.environ`, and no heavy package is imported: versions come from metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import paths
+from harness.hardware import cpu_model, gpu, usable_cores
+
+DISTRIBUTION = "dsa-path-harness"
+PACKAGES = (
+    "torch", "triton", "numpy", "pandas", "pyarrow", "pydantic", "hydra-core", "omegaconf",
+    "safetensors", "tokenizers", "transformers", "lm-eval", "vllm", "sglang", "nvidia-ml-py",
+)  # fmt: skip
+
+# what an engine may inherit
+ALLOWED = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME",
+    "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CC", "CXX",
+})  # fmt: skip
+# names that change what an engine does: blocked and recorded
+RELEVANT_PREFIXES = (
+    "VLLM_", "SGLANG_", "SGL_", "TORCH", "PYTORCH_", "INDUCTOR_", "NCCL_", "CUDA_", "CUBLAS_", "CUDNN_",
+    "NVIDIA_", "TRITON_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "ATEN_", "DNNL_",
+    "ONEDNN_", "PYTHON", "LD_", "MALLOC_", "HIP_", "HSA_", "ROCM_", "ROCR_", "HF_", "TRANSFORMERS_",
+    "TOKENIZERS_", "FLASHINFER_", "DG_", "DEEP", "GLOO_", "UCX_", "HARNESS_",
+)  # fmt: skip
+LAUNCH_MARK = "HARNESS_LAUNCH"  # names the launch in every process that descends from it
+
+
+def harness_version() -> str:
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+@cache
+def code_revision() -> str:
+    """Commit of the checkout that this code runs from, "+dirty" if changed; else the package version."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return f"v{harness_version()}"
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return f"v{harness_version()}"
+    return commit + ("+dirty" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Output of a git command; None where there is no git or it refuses."""
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def engine_environment(
+    parent: Mapping[str, str], *, threads: int, cache_dir: Path, launch_mark: str
+) -> tuple[dict[str, str], list[str]]:
+    """The environment of an engine process, and the names of relevant variables that it does not get."""
+    allowed = {name: value for name, value in parent.items() if name in ALLOWED or name.startswith("LC_")}
+    blocked = sorted(
+        name for name in parent if name not in allowed and name.upper().startswith(RELEVANT_PREFIXES)
+    )
+    own = {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "inductor"),
+        "TRITON_CACHE_DIR": str(cache_dir / "triton"),
+        LAUNCH_MARK: launch_mark,
+    }
+    root = Path(next(iter(paths.__path__))).resolve().parent
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    if root not in installed:
+        own["PYTHONPATH"] = str(root)  # a checkout: the engine must find the same code as the harness
+    return allowed | own, blocked
+
+
+def fingerprint(blocked: list[str]) -> dict[str, Any]:
+    """Everything about this machine and software that explains a number; absent values are None."""
+    memory = psutil.virtual_memory()
+    found = gpu()
+    return {
+        "host": socket.gethostname(),
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "cores_installed": os.cpu_count(),
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "kernel": platform.release(),
+        "os": platform.platform(),
+        "python": sys.version.split()[0],
+        "packages": {name: _version_or_none(name) for name in PACKAGES},
+        "revision": code_revision(),
+        "boot_id": read_line("/proc/sys/kernel/random/boot_id"),
+        "load_average": list(os.getloadavg()),
+        "governor": read_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "clock_source": read_line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "gpu": {"name": found[0], "capability": list(found[1])} if found else None,
+        "blocked_variables": blocked,
+    }
+
+
+def read_line(path: str) -> str | None:
+    """A one-line file of the kernel; None where it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def _version_or_none(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

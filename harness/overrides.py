@@ -1,0 +1,81 @@
+"""Hydra overrides of the command line → one tuple of overrides per cell. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import HydraException
+
+from harness.errors import one_line
+from paths.api import UserError
+
+# one value per run: a sweep over them would compare nothing
+NOT_SWEPT = frozenset({"cmd", "measure_s", "warmup_s", "timeout_s", "threads", "dry_run", "out_dir"})
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean a, b?", or a full stop when nothing is near."""
+    matches = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f"; did you mean {', '.join(matches)}?" if matches else "."
+
+
+def parse_override(text: str) -> Override:
+    """One override. `path=` and `++path=` read as `+path=`. Raises UserError."""
+    spelled = text.lstrip("+")
+    if spelled.startswith("path="):
+        text = f"+{spelled}"
+    if "=" not in text and not text.startswith("~"):
+        raise UserError(f"{text!r} is not key=value; a flag starts with --, see python -m harness --help")
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise UserError(f"cannot read {text!r}: {one_line(error)}") from error
+    if override.is_delete():
+        raise UserError(f"{text!r}: keys cannot be removed; set key=null for the default")
+    return override
+
+
+def expand_sweeps(
+    overrides: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> list[tuple[str, ...]]:
+    """Every cell as its overrides, in the order of the command line with the first key outermost.
+
+    `groups` are the configuration groups with their options, for glob(*). Raises UserError for an empty
+    sweep, for a key given twice and for a sweep over a key that has one value per run.
+    """
+    choices: list[list[str]] = []
+    seen: set[str] = set()
+    for text in overrides:
+        override = parse_override(text)
+        key = override.key_or_group
+        if key in seen:
+            raise UserError(f"{key} is given twice; a sweep is one word: {key}=a,b")
+        seen.add(key)
+        choices.append(_values(override, groups))
+    return list(itertools.product(*choices))
+
+
+def _values(override: Override, groups: Mapping[str, Sequence[str]]) -> list[str]:
+    if not override.is_sweep_override():
+        assert override.input_line is not None
+        return [override.input_line]
+    key = override.key_or_group
+    if key in NOT_SWEPT or key.startswith("debug"):
+        raise UserError(f"{override.input_line}: {key} has one value per run; run twice to compare two")
+    value = override.value()
+    try:
+        if isinstance(value, Glob):
+            if key not in groups:
+                raise UserError(f"{override.input_line}: glob needs a group, one of {', '.join(sorted(groups))}")
+            values = list(value.filter(list(groups[key])))
+        else:
+            values = list(override.sweep_string_iterator())
+    except HydraException as error:
+        raise UserError(f"{override.input_line}: {one_line(error)}") from error
+    if not values:
+        raise UserError(f"{override.input_line}: the sweep is empty; give at least one value, as in {key}=a,b")
+    return [f"{override.get_key_element()}={text}" for text in values]
