@@ -1,0 +1,114 @@
+"""Byte layouts of the paged caches: allocation, sizes per token, and typed views into packed rows.
+
+Views share the cache's memory. B blocks of `page` tokens; C latent, R rope and dI index head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paths.api import UserError
+from paths.engine.batch import PAGE_SIZE, LayerCache, torch_dtype
+from paths.models.config import ModelConfig
+
+KV_DTYPES = ("float32", "bf16", "fp8", "fp8_ds_mla")
+INDEX_DTYPES = ("float32", "bf16", "fp8")
+DS_MLA_TILE = 128  # latent values that share one scale in fp8_ds_mla
+E4M3 = torch.float8_e4m3fn
+
+
+def resolve_kv_dtype(requested: str, dtype: str) -> str:
+    """`auto` means the model's dtype. Raises UserError for an unknown name."""
+    return _resolve("kv_dtype", requested, KV_DTYPES, auto=dtype)
+
+
+def resolve_index_dtype(requested: str, *, kv_dtype: str, dtype: str) -> str:
+    """`auto` means fp8 beside an fp8 cache, else the model's dtype. Raises UserError for an unknown name."""
+    auto = "fp8" if kv_dtype.startswith("fp8") else dtype
+    return _resolve("index_dtype", requested, INDEX_DTYPES, auto=auto)
+
+
+def _resolve(key: str, requested: str, allowed: tuple[str, ...], *, auto: str) -> str:
+    if requested != "auto" and requested not in allowed:
+        raise UserError(f"{key}={requested!r} is unknown: allowed are auto, {', '.join(allowed)}")
+    return auto if requested == "auto" else requested
+
+
+def kv_row_bytes(config: ModelConfig, kv_dtype: str) -> int:
+    """Bytes of one token in one layer's main cache. Raises UserError where the layout does not fit."""
+    latent, rope = config.kv_lora_rank, config.qk_rope_head_dim
+    if kv_dtype == "fp8_ds_mla":
+        if latent % DS_MLA_TILE:
+            raise UserError(
+                f"kv_dtype=fp8_ds_mla needs kv_lora_rank in multiples of {DS_MLA_TILE}, "
+                f"the model has {latent}: use kv_dtype=fp8 or bf16"
+            )
+        return latent + 4 * (latent // DS_MLA_TILE) + 2 * rope
+    return (latent + rope) * {"float32": 4, "bf16": 2, "fp8": 1}[kv_dtype]
+
+
+def index_row_bytes(config: ModelConfig, index_dtype: str) -> int:
+    """Bytes of one token in one indexer's cache: an fp8 key carries a float32 scale."""
+    dim = config.index_head_dim
+    return {"float32": 4 * dim, "bf16": 2 * dim, "fp8": dim + 4}[index_dtype]
+
+
+def cache_bytes_per_token(config: ModelConfig, *, kv_dtype: str, index_dtype: str) -> int:
+    """Bytes of one token over all layers; only layers that own an indexer have an index cache."""
+    main = config.num_hidden_layers * kv_row_bytes(config, kv_dtype)
+    return main + sum(config.indexer_full) * index_row_bytes(config, index_dtype)
+
+
+def allocate_caches(
+    config: ModelConfig, *, num_blocks: int, kv_dtype: str, index_dtype: str, device: torch.device
+) -> list[LayerCache]:
+    """Zeroed caches, one per layer. Raises UserError where the layout does not fit the model."""
+    row_bytes = kv_row_bytes(config, kv_dtype)
+    width = row_bytes if kv_dtype == "fp8_ds_mla" else config.kv_lora_rank + config.qk_rope_head_dim
+    element = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": E4M3, "fp8_ds_mla": torch.uint8}[
+        kv_dtype
+    ]
+
+    def index_cache() -> Tensor:
+        dim = config.index_head_dim
+        if index_dtype == "fp8":
+            return torch.zeros(num_blocks, PAGE_SIZE * (dim + 4), dtype=torch.uint8, device=device)
+        return torch.zeros(num_blocks, PAGE_SIZE, dim, dtype=torch_dtype(index_dtype), device=device)
+
+    return [
+        LayerCache(
+            kv=torch.zeros(num_blocks, PAGE_SIZE, width, dtype=element, device=device),
+            kv_dtype=kv_dtype,
+            k_scale=torch.ones((), dtype=torch.float32, device=device),
+            index=index_cache() if full else None,
+            index_dtype=index_dtype,
+        )
+        for full in config.indexer_full
+    ]
+
+
+def ds_mla_views(kv: Tensor, rope_dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Latent e4m3 `[B, page, C]`, scales float32 `[B, page, C / 128]`, rope bfloat16 `[B, page, R]`."""
+    latent = ds_mla_latent(kv.shape[-1], rope_dim)
+    scales_end = latent + 4 * (latent // DS_MLA_TILE)
+    return (
+        kv[..., :latent].view(E4M3),
+        kv[..., latent:scales_end].view(torch.float32),
+        kv[..., scales_end:].view(torch.bfloat16),
+    )
+
+
+def ds_mla_latent(row_bytes: int, rope_dim: int) -> int:
+    """C of a packed row: row_bytes = C + 4 × C / 128 + 2 × R."""
+    return (row_bytes - 2 * rope_dim) * DS_MLA_TILE // (DS_MLA_TILE + 4)
+
+
+def index_views(index: Tensor) -> tuple[Tensor, Tensor]:
+    """Of an fp8 index cache: keys e4m3 `[B, page, dI]` and scales float32 `[B, page]`.
+
+    All keys of a block stand first, then all its scales: a token's key and scale are not neighbours.
+    """
+    keys_end = index.shape[1] - 4 * PAGE_SIZE
+    keys = index[:, :keys_end].view(E4M3).unflatten(1, (PAGE_SIZE, keys_end // PAGE_SIZE))
+    return keys, index[:, keys_end:].view(torch.float32)
