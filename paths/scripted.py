@@ -104,10 +104,10 @@ class ScriptOptions:
             target, reason = max(1, max_tokens // 2), FinishReason.STOP
         events_needed = -(-target * len(self.tokens_per_event) // sum(self.tokens_per_event))
         counts = np.resize(self.tokens_per_event, events_needed + len(self.tokens_per_event))
-        total = np.minimum(np.cumsum(counts), target)
+        total: npt.NDArray[np.int64] = np.minimum(np.cumsum(counts), target).astype(np.int64)
         total = total[: int(np.argmax(total == target)) + 1]
-        at = (self.first_ms + self.gap_ms * np.arange(len(total))) * _NS_PER_MS
-        return Script(at_ns=at.astype(np.int64), total=total.astype(np.int64), finish=reason)
+        times = (self.first_ms + self.gap_ms * np.arange(len(total))) * _NS_PER_MS
+        return Script(at_ns=times.astype(np.int64), total=total, finish=reason)
 
     def _without_tokens(self, finish: FinishReason) -> Script:
         at = np.array([self.first_ms * _NS_PER_MS], dtype=np.int64)

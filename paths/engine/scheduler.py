@@ -70,7 +70,9 @@ class Scheduler:
             counts = np.concatenate([counts, np.asarray(new_counts, dtype=np.int32)])
             grown = np.concatenate([grown, np.asarray(admitted, dtype=np.int32)])
         start = self.table.computed[slots]
-        released, self._released = tuple(self._released), []
+        released = tuple(self._released)
+        if len(slots):
+            self._released.clear()  # an empty plan is not executed: its news waits for the next one
         return StepPlan(
             slots=slots,
             start=start,

@@ -1,0 +1,141 @@
+"""A model whose next token depends on every key that it should see, and an engine around it.
+
+Token t+1 = (Σ over visible positions s of (s + 1) × id_s) mod V, read back through the paged cache: a wrong
+slot, block table, length or position changes the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paths.api import Counters, Effective, FinishReason, Request, SamplingParams, StartupReport, TokenEvent
+from paths.dsa_mrv2.runner import RunnerV2
+from paths.engine.admission import AdmissionRules
+from paths.engine.batch import ForwardBatch, LayerCache
+from paths.engine.core import EngineCore
+from paths.engine.kv_cache import BlockPool
+from paths.engine.requests import RequestTable
+from paths.engine.scheduler import Scheduler
+from paths.generic_mrv1.runner import RunnerV1
+from paths.tokenizer import Tokenizer
+
+VOCAB = 101
+RUNNERS = {"V1": RunnerV1, "V2": RunnerV2}
+
+
+def expected_tokens(prompt: Sequence[int], count: int) -> list[int]:
+    known = [int(i) for i in prompt]
+    for _ in range(count):
+        known.append(sum((s + 1) * i for s, i in enumerate(known)) % VOCAB)
+    return known[len(prompt) :]
+
+
+class MockModel:
+    def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
+        flat = caches[0].kv.view(-1)
+        live = batch.slot_mapping >= 0
+        flat[batch.slot_mapping[live]] = batch.input_ids[live].float()
+        hidden = torch.full((batch.num_tokens, 1), torch.nan)
+        for row in range(batch.num_tokens):
+            length = int(batch.lengths[row])
+            assert length == int(batch.positions[row]) + 1
+            table = batch.block_table[int(batch.req_rows[row])]
+            seen = torch.arange(length)
+            slots = table[seen // 64].long() * 64 + seen % 64
+            hidden[row] = ((seen + 1) * flat[slots].double()).sum() % VOCAB
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = torch.full((len(hidden), VOCAB), -4.0)
+        return logits.scatter_(1, hidden.long(), 4.0)
+
+
+def make_engine(
+    runner: str,
+    *,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 64,
+    max_model_len: int = 512,
+    kv_pages: int = 64,
+    eos: Iterable[int] = (),
+    index_topk: int = 8,
+    tokenizer: Tokenizer | None = None,
+) -> EngineCore:
+    table = RequestTable(max_num_seqs=max_num_seqs, max_model_len=max_model_len, seed=0)
+    scheduler = Scheduler(
+        table=table, pool=BlockPool(kv_pages + 1), max_num_batched_tokens=max_num_batched_tokens
+    )
+    cache = LayerCache(
+        kv=torch.full((kv_pages + 1, 64, 1), torch.nan),
+        kv_dtype="float32",
+        k_scale=torch.tensor(1.0),
+        index=None,
+        index_dtype="float32",
+    )
+    eos = list(eos)
+    return EngineCore(
+        scheduler=scheduler,
+        runner=RUNNERS[runner](
+            model=MockModel(),
+            caches=[cache],
+            table=table,
+            eos_token_ids=eos,
+            index_topk=index_topk,
+            max_num_batched_tokens=max_num_batched_tokens,
+            device=torch.device("cpu"),
+        ),
+        rules=AdmissionRules(
+            vocab_size=VOCAB,
+            max_model_len=max_model_len,
+            kv_pages=kv_pages,
+            has_tokenizer=tokenizer is not None,
+        ),
+        eos_token_ids=eos,
+        index_topk=index_topk,
+        tokenizer=tokenizer,
+        warm_up=_no_warm_up,
+        recompiles=lambda: 0,
+        describe_effective=_no_effective,
+    )
+
+
+def request(request_id: int, prompt: Sequence[int], **params: object) -> Request:
+    forced = params.pop("forced_ids", None)
+    params.setdefault("max_tokens", 5)
+    return Request(
+        request_id=request_id,
+        prompt_ids=np.asarray(prompt, dtype=np.int32),
+        params=SamplingParams(**params),
+        forced_ids=None if forced is None else np.asarray(forced, dtype=np.int32),
+    )
+
+
+def run_until_idle(engine: EngineCore, limit: int = 10_000) -> dict[int, list[TokenEvent]]:
+    events: dict[int, list[TokenEvent]] = {}
+    for _ in range(limit):
+        if not engine.has_work():
+            return events
+        for event in engine.step():
+            events.setdefault(event.request_id, []).append(event)
+    raise AssertionError(f"engine still busy after {limit} steps")
+
+
+def tokens_of(events: Sequence[TokenEvent]) -> list[int]:
+    return [int(i) for event in events for i in event.token_ids]
+
+
+def finish_of(events: Sequence[TokenEvent]) -> FinishReason:
+    assert all(e.finish_reason is FinishReason.NONE for e in events[:-1])
+    return events[-1].finish_reason
+
+
+def _no_warm_up() -> StartupReport:
+    raise AssertionError("the mock engine has no start-up")
+
+
+def _no_effective(counters: Counters) -> Effective:
+    raise AssertionError("the mock engine has no effective settings")
