@@ -37,16 +37,16 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Point:
-    """One launch of one cell: x and y of a curve, and the concurrency that labels it."""
+    """One launch of one cell: x and y of a curve, and the load that labels it."""
 
     x: float
     y: float
-    concurrency: int
+    load: float
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line: a path at one KV dtype (and whatever else distinguishes it)."""
+    """One line: a path at one KV dtype, and whatever else tells it from the others."""
 
     name: str
     points: list[Point]
@@ -72,10 +72,10 @@ class Plot:
 
 
 def _centre(points: Sequence[Point]) -> list[Point]:
-    """The line of a series: the median over launches at each concurrency, in order of concurrency."""
-    by_load: dict[int, list[Point]] = {}
+    """The line of a series: the median over launches at each load, in order of load."""
+    by_load: dict[float, list[Point]] = {}
     for point in points:
-        by_load.setdefault(point.concurrency, []).append(point)
+        by_load.setdefault(point.load, []).append(point)
     return [
         Point(median(p.x for p in group), median(p.y for p in group), load)
         for load, group in sorted(by_load.items())
@@ -122,7 +122,7 @@ def draw(
             )
             for point in line if label_points else ():
                 axes.annotate(
-                    str(point.concurrency),
+                    f"{point.load:g}",
                     (point.x, point.y),
                     xytext=(-3, 7),
                     textcoords="offset points",
@@ -131,7 +131,7 @@ def draw(
                     size=8,
                 )
         if not label_points:
-            _concurrency_axis(axes, sorted({p.x for one in series for p in one.points}))
+            _load_axis(axes, sorted({p.x for one in series for p in one.points}))
         _finish(axes, x_label, y_label)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None}, bbox_inches="tight")
@@ -151,7 +151,7 @@ def letter(index: int) -> str:
     return text
 
 
-def _concurrency_axis(axes: Axes, loads: Sequence[float]) -> None:
+def _load_axis(axes: Axes, loads: Sequence[float]) -> None:
     axes.set_xscale("log", base=2)
     step = -(-len(loads) // 9)  # at most nine labels fit
     axes.set_xticks(loads[::step], [f"{load:g}" for load in loads[::step]])

@@ -138,7 +138,7 @@ def figure(metric: Metric | None, *, unit_in_header: str | None = None) -> Figur
     excluded = f", {metric.excluded:,} excluded" if metric.excluded else ""
     if metric.value is None:
         return Figure(DASH, f"{metric.reason} (n = {metric.n:,}{excluded})")
-    unit = "" if metric.unit == unit_in_header else f" {metric.unit}"
+    unit = "" if metric.unit in ("", unit_in_header) else f" {metric.unit}"
     return Figure(number(metric.value) + unit, f"n = {metric.n:,}{excluded}")
 
 

@@ -60,7 +60,9 @@ def make_record(order: int = 0, **changes) -> Record:
     return Record.model_validate(fields)
 
 
-def make_failed(order: int, state: str = "FAILED", reason: str = "engine died: exit code 9", **changes) -> Record:
+def make_failed(
+    order: int, state: str = "FAILED", reason: str = "engine died: exit code 9", **changes
+) -> Record:
     return make_record(order, **({"state": state, "reason": reason, "metrics": {}, "checks": {}} | changes))
 
 
@@ -74,6 +76,7 @@ def write_run(folder: Path, records: list[Record], **changes) -> Path:
     } | changes  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     write_text_atomically(folder / "run.json", RunInfo.model_validate(fields).model_dump_json())
+    (folder / "records.jsonl").unlink(missing_ok=True)
     for record in records:
         append_record(folder / "records.jsonl", record)
     return folder
@@ -119,6 +122,8 @@ class _Parser(HTMLParser):
         self.open[-1].children.append(element)
         if tag not in VOID:
             self.open.append(element)
+        elif tag == "br":
+            self.handle_data(" ")
 
     def handle_startendtag(self, tag, attrs):
         self.open[-1].children.append(Element(tag, dict(attrs)))

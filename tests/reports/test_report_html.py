@@ -1,0 +1,274 @@
+"""The page: parsed, not searched. Every value that a record has is there, and nothing else gets in."""
+
+import re
+import time
+
+import pytest
+
+from harness.records import Check, Metric
+from reports.html import write_report
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</SCRIPT><b>x</b>",
+    "\"quotes\" & 'apostrophes' | pipes \\ back",
+    "{{ rows }} {% for x in y %} __BODY__",
+    "$x_1$ ${HOME} %s %(a)s",
+    "_leading <!-- --> ]]>",
+    "é漢字🙂" + "n" * 300,
+    "line\nbreak\ttab",
+]
+
+
+@pytest.fixture
+def page(run_folder, parse):
+    def build(records, **changes):
+        path = write_report(run_folder(records, **changes))
+        assert path.name == "report.html"
+        return parse(path.read_text(encoding="utf-8"))
+
+    return build
+
+
+def rows_of(section):
+    return [[cell.text for cell in row.all("td")] for row in section.all("tr") if row.all("td")]
+
+
+def test_headline_says_what_ran(page, record, failed):
+    root = page(
+        [record(0), record(1, requested={"path": "generic_mrv1"}), failed(2)],
+        exit_code=5,
+        command="harness x=1",
+    )
+    lead = root.all("p")[0].text
+    assert "dsa_mrv2, generic_mrv1 on tiny_v32: 2 of 3 cells have numbers (2 OK, 1 FAILED)" in lead
+    assert "took 3 min 24 s" in lead
+    assert "exit code 5 (infrastructure" in root.all("header")[0].text
+    assert root.all("header")[0].all("pre")[0].text == "harness x=1"
+
+
+def test_result_row_has_numbers_units_n_and_arrows(page, record):
+    results = page([record(0, requested={"concurrency": 64})]).by_id("results")
+    headers = [one.text for one in results.all("th")]
+    assert headers[3:8] == [
+        "Output throughput ↑ tok/s", "TPOT ↓ ms", "TTFT p50 ↓ ms", "E2E p50 ↓ ms", "Success ↑ fraction",
+    ]  # fmt: skip
+    (row,) = rows_of(results)
+    assert row[2].startswith("✓ OK")
+    # tpot = 2 × 1.64 ms, out_tps = 64000 / 3.28
+    assert row[3] == "19,500 n = 128" and row[4] == "3.28 n = 128, 2 excluded" and row[5] == "790 n = 128"
+    assert row[-1] == "64 of 64 ok"
+
+
+def test_missing_is_a_dash_with_its_reason(page, record):
+    metrics = {
+        "out_tps": Metric(value=0.0, unit="tok/s", better="up", n=5),
+        "tpot_pooled_ms": Metric(
+            value=None, unit="ms", better="down", n=0, excluded=5, reason="every answer has one token"
+        ),
+    }
+    (row,) = rows_of(page([record(0, metrics=metrics)]).by_id("results"))
+    assert row[3] == "0 n = 5"
+    assert row[4] == "— every answer has one token (n = 0, 5 excluded)"
+    assert row[5] == "— not recorded"
+
+
+def test_failures_come_first_with_reason_and_log(page, record, failed):
+    root = page(
+        [record(0), failed(1, "OOM", "engine ran out of memory"), failed(2, "PATH_MISMATCH", "ran V1")]
+    )
+    sections = [one.attributes.get("id") for one in root.all("section")]
+    assert sections.index("problems") < sections.index("results")
+    problems = rows_of(root.by_id("problems"))
+    assert [row[2:4] for row in problems] == [
+        ["▣ OOM", "engine ran out of memory"], ["≠ PATH_MISMATCH", "ran V1"],
+    ]  # fmt: skip
+    link = root.by_id("problems").all("tr")[1].all("a")[1]
+    assert link.attributes["href"] == "cells/1/worker.log"
+    results = rows_of(root.by_id("results"))
+    assert results[1][3] == "— no numbers: engine ran out of memory"
+
+
+def test_no_problem_section_without_problems(page, record):
+    assert "problems" not in [one.attributes.get("id") for one in page([record(0)]).all("section")]
+
+
+def test_fallback_is_visible_with_numbers(page, record):
+    notes = {"notes": ["rms_norm fell back from cpp to torch: no compiler"]}
+    root = page([record(0, state="FALLBACK", reason="rms_norm ran in torch", effective=notes)])
+    assert rows_of(root.by_id("problems"))[0][2] == "◐ FALLBACK"
+    row = rows_of(root.by_id("results"))[0]
+    assert "rms_norm ran in torch" in row[2] and row[3].startswith("495")
+    assert notes["notes"][0] in " ".join(
+        one.text for one in root.by_id("proof").all("div") if one.attributes.get("class") == "box warn"
+    )
+
+
+def test_failed_checks_are_flagged_and_explained(page, record):
+    checks = {
+        "window": Check(ok=False, detail="covers 41 %, needs 60 %"),
+        "little": Check(ok=None, detail="open loop"),
+        "lag": Check(ok=True, detail="0.2 ms"),
+    }
+    root = page([record(0, checks=checks), record(1)])
+    assert "check window failed: covers 41 %, needs 60 %" in root.by_id("problems").text
+    assert "⚠ 1 check failed: window" in rows_of(root.by_id("results"))[0][2]
+    first, second = rows_of(root.by_id("checks"))
+    assert first[2:] == ["✗ covers 41 %, needs 60 %", "? open loop", "✓"]
+    assert second[2:] == ["✓", "✓", "— not run"]
+
+
+def test_requested_and_effective_side_by_side(page, record):
+    effective = {"kv_dtype": "fp8", "dtype": "float32", "k_scale_origin": "default-1.0"}
+    proof = page([record(0, requested={"kv_dtype": "fp8"}, effective=effective)]).by_id("proof")
+    rows = {row[0]: row[1:] for row in rows_of(proof)}
+    assert rows["kv_dtype"] == ["fp8", "=", "fp8"]
+    assert rows["dtype"] == ["bf16", "≠", "float32"]
+    assert rows["index_dtype"] == ["auto", "→", "bf16"]
+    assert rows["runner"] == ["— not asked", "", "V2"]
+    assert [row for row in rows_of(proof) if row[0] == "rms_norm"] == [
+        ["rms_norm", "torch", "3"],
+        ["rms_norm", "cpp", "797"],
+    ]
+    assert "default scale of 1.0" in proof.text and "5,632 bytes per token" in proof.text
+
+
+def test_a_launch_is_shown_once(page, record, failed):
+    records = [record(i, launch_id="L0", requested={"concurrency": 2**i}) for i in range(3)]
+    dead = failed(3).model_copy(update={"effective": None, "startup": None})
+    root = page([*records, dead])
+    headings = [one.text for one in root.by_id("proof").all("h3")]
+    assert headings == ["dsa_mrv2 launch L0, 3 cells", "dsa_mrv2 launch L003, 1 cell"]
+    assert "did not live long enough" in root.by_id("proof").text
+    startup = rows_of(root.by_id("startup"))
+    assert startup[0][2:] == ["0.512 s", "0 s", "0.250 s", "7", "3.00 MiB", "2.00 MiB", "131,072"]
+    assert startup[1][2] == "— start-up did not finish"
+
+
+def test_cell_section_reproduces_the_cell(page, record):
+    cell = page([record(0)]).by_id("cell-0")
+    assert cell.all("pre")[0].text == "python -m harness path=dsa_mrv2 concurrency=1"
+    assert ["ttft_p99_ms ↓", "—", "ms", "p99 needs 1000 samples, has 32 (n = 32)"] in rows_of(cell)
+    assert "memory_high_water 1.00 GiB" in cell.text and "request_rate=null" in cell.text
+
+
+def test_curves_for_each_arm_and_dtype(page, record):
+    records = [
+        record(i, requested={"path": path, "kv_dtype": kv, "concurrency": load})
+        for i, (path, kv, load) in enumerate(
+            (p, k, c) for p in ("generic_mrv1", "dsa_mrv2") for k in ("auto", "fp8") for c in (1, 16, 1024)
+        )
+    ]
+    curves = page(records).by_id("curves")
+    assert [one.text for one in curves.all("figcaption")] == [
+        "Output throughput against concurrency",
+        "TPOT, pooled against concurrency",
+        "TTFT, median against concurrency",
+        "Output throughput against interactivity, labelled with the load",
+    ]
+    assert [one.text for one in curves.all("figure")[0].all("li")] == [
+        "● A generic_mrv1 · kv_dtype=auto", "■ B generic_mrv1 · kv_dtype=fp8",
+        "▲ C dsa_mrv2 · kv_dtype=auto", "◆ D dsa_mrv2 · kv_dtype=fp8",
+    ]  # fmt: skip
+    drawn = [one.text for one in curves.all("figure")[0].all("text")]
+    assert {"1", "16", "1024", "A", "D"} <= set(drawn) and "Output throughput (tok/s) ↑" in drawn
+
+
+def test_other_settings_get_drawings_of_their_own(page, record):
+    records = [record(i, requested={"model": m}) for i, m in enumerate(("tiny_v32", "tiny_glm"))]
+    curves = page(records).by_id("curves")
+    assert [one.text for one in curves.all("h3")] == ["model=tiny_v32", "model=tiny_glm"]
+    open_loop = page([record(0, requested={"concurrency": None, "request_rate": 2.5})]).by_id("curves")
+    assert "against request rate" in open_loop.text
+
+
+def test_ids_are_unique_and_references_resolve(page, record):
+    root = page([record(i, requested={"concurrency": 2**i}) for i in range(5)])
+    ids = [one.attributes["id"] for one in root.walk() if one.attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    for one in root.walk():
+        for name in ("href", "xlink:href", "clip-path"):
+            target = re.search(r"#([^)]+)", one.attributes.get(name) or "")
+            assert target is None or target[1] in ids
+
+
+def test_self_contained(page, record, run_folder):
+    root = page([record(0)])
+    assert not [one for one in root.walk() if one.tag in ("script", "link", "img", "iframe", "object")]
+    assert not [one for one in root.walk() if one.attributes.get("src")]
+    text = (run_folder([], finished_at=None) / "report.html").read_text()
+    assert not re.search(r"https?://|@import|url\((?!#)", text)
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_same_records_same_bytes(run_folder, record):
+    folder = run_folder([record(0), record(1)])
+    assert write_report(folder).read_bytes() == write_report(folder).read_bytes()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_appear_verbatim(page, record, failed, text):
+    """Faults 057 and 061: names and messages are text, whatever they contain."""
+    bad = {"path": text, "model": text, "kv_dtype": text}
+    notes = {"notes": [text], "runner": text, "kernels": {text: {text: 1}}}
+    records = [
+        record(0, label=text, requested=bad, effective=notes, checks={text: Check(ok=False, detail=text)}),
+        failed(1, reason=text, label=text, requested=bad, log=text, command=text),
+    ]
+    root = page(records, command=text, environment={text: text, "blocked_variables": [text]})
+    plain = " ".join(text.split())
+    assert not [one for one in root.walk() if one.tag in ("script", "b") and one.text in ("alert(1)", "x")]
+    for section in ("problems", "results", "curves", "proof", "checks", "cells", "environment"):
+        assert plain in root.by_id(section).text, section
+    assert root.all("pre")[0].text == plain
+    assert not [one for one in root.walk() if any(name.startswith("on") for name in one.attributes)]
+
+
+def test_a_log_path_is_never_a_script(page, failed):
+    root = page([failed(0, log="javascript:alert(1)")])
+    assert [one.attributes["href"] for one in root.all("a") if "alert" in one.text] == [
+        "javascript%3Aalert%281%29"
+    ] * 2
+
+
+def test_no_records_at_all(page):
+    root = page([], exit_code=None, finished_at=None)
+    assert "No cell was measured" in root.all("p")[0].text and "did not end" in root.all("p")[0].text
+    assert "ended before its first cell" in root.by_id("results").text
+    assert not root.all("figure")
+
+
+def test_everything_failed(page, failed):
+    states = ("FAILED", "TIMEOUT", "OOM", "UNSUPPORTED", "SKIPPED", "INVALID", "PATH_MISMATCH")
+    root = page([failed(i, state, f"because {state}") for i, state in enumerate(states)])
+    assert len(rows_of(root.by_id("problems"))) == len(states) == len(rows_of(root.by_id("results")))
+    assert "0 of 7 cells have numbers" in root.all("p")[0].text
+    assert "Nothing to draw" in root.by_id("curves").text
+
+
+def test_missing_values_leave_gaps_not_zeros(page, record):
+    metrics = {"out_tps": Metric(value=None, unit="tok/s", better="up", n=0, reason="window too short")}
+    root = page([record(0, metrics=metrics)])
+    assert not root.all("figure")
+
+
+def test_warnings_of_the_loader_are_shown(run_folder, record, parse):
+    folder = run_folder([record(0)])
+    with (folder / "records.jsonl").open("a") as file:
+        file.write("{")
+    assert "last line is truncated" in parse(write_report(folder).read_text()).all("header")[0].text
+
+
+def test_five_hundred_cells(run_folder, record, parse):
+    loads = (1, 4, 16, 64, 256)
+    records = [
+        record(i, requested={"concurrency": loads[i % 5], "seed": i // 5, "path": f"path{i % 2}"})
+        for i in range(500)
+    ]
+    start = time.perf_counter()
+    path = write_report(run_folder(records))
+    print(f"500 cells: {time.perf_counter() - start:.1f} s")
+    assert path.stat().st_size < 5 * 2**20
+    root = parse(path.read_text())
+    assert len(rows_of(root.by_id("results"))) == 500
+    assert "first 8 of 100 groups" in root.by_id("curves").text
