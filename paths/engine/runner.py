@@ -20,13 +20,21 @@ from paths.engine.scheduler import StepPlan
 
 
 class Model(Protocol):
-    """What a runner needs of a model."""
+    """What runners and the engine need of a model."""
+
+    dtype: torch.dtype
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         """Hidden states [T, Dm] after the final norm."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [N, V] from hidden [N, Dm]."""
+
+    def compile_mode(self) -> str:
+        """How the forward passes so far were executed: "none", or the compiler and how it was split."""
+
+    def compile_count(self) -> int:
+        """Compilations so far."""
 
 
 @dataclass(kw_only=True)

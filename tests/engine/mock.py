@@ -23,7 +23,7 @@ from paths.engine.scheduler import Scheduler
 from paths.generic_mrv1.runner import RunnerV1
 from paths.tokenizer import Tokenizer
 
-VOCAB = 101
+VOCAB = 263
 RUNNERS = {"V1": RunnerV1, "V2": RunnerV2}
 
 

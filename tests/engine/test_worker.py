@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def test_script_reaches_the_client_and_the_worker_ends_with_its_parent(start):
     events = [event for _ in range(3) for event in until(connection, "events")[1]]
     assert [len(e.token_ids) for e in events] == [1, 3, 3]
     assert events[-1].finish_reason is FinishReason.LENGTH
-    gaps = [(b.time_ns - a.time_ns) / 1e6 for a, b in zip(events, events[1:], strict=False)]
+    gaps = [(b.time_ns - a.time_ns) / 1e6 for a, b in itertools.pairwise(events)]
     assert all(gap > 0 for gap in gaps)
     connection.send(("counters", 17))
     _, token, counters = until(connection, "reply")

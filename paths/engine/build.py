@@ -1,0 +1,123 @@
+"""Assembles a built-in engine from a model class and a runner class."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paths.api import EngineConfig, UserError
+from paths.engine.admission import AdmissionRules
+from paths.engine.batch import torch_dtype
+from paths.engine.core import EngineCore
+from paths.engine.effective import EffectiveReporter
+from paths.engine.kv_cache import BlockPool
+from paths.engine.parallel import ParallelGroup
+from paths.engine.requests import RequestTable
+from paths.engine.runner import Model, Runner
+from paths.engine.scheduler import Scheduler
+from paths.engine.startup import Startup
+from paths.kernels.layouts import allocate_caches, resolve_index_dtype, resolve_kv_dtype
+from paths.kernels.registry import Kernels
+from paths.models.config import ModelConfig
+from paths.models.weights import load_weights
+from paths.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What makes a path that path."""
+
+    path: str
+    make_model: Callable[..., Model]
+    make_runner: Callable[..., Runner]
+    kernels: str = "auto"
+    warm_up_sizes: Sequence[int] = (64, 2, 1)
+
+
+def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
+    """Load and wire everything; `warm_up` of the result compiles. Raises UserError."""
+    started = time.perf_counter()
+    _check_capacities(config)
+    torch.set_num_threads(config.threads)
+    device = torch.device(config.device)
+    model_config = ModelConfig.from_hf(config.model.hf_config)
+    kv_dtype = resolve_kv_dtype(config.kv_dtype, config.dtype)
+    index_dtype = resolve_index_dtype(config.index_dtype, kv_dtype=kv_dtype, dtype=config.dtype)
+    hadamard = index_dtype == "fp8" if config.hadamard is None else config.hadamard
+    dtype = torch_dtype(config.dtype)
+    kernels = Kernels(device, prefer=recipe.kernels)
+    weights = load_weights(config.model, model_config, dtype=dtype, device=device, seed=config.seed)
+    model = recipe.make_model(
+        model_config,
+        weights,
+        kernels,
+        dtype=dtype,
+        group=ParallelGroup(),
+        hadamard=hadamard,
+        max_model_len=config.max_model_len,
+    )
+    caches = allocate_caches(
+        model_config,
+        num_blocks=config.kv_pages + 1,  # and the null block
+        kv_dtype=kv_dtype,
+        index_dtype=index_dtype,
+        device=device,
+    )
+    table = RequestTable(
+        max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len, seed=config.seed
+    )
+    runner = recipe.make_runner(
+        model=model,
+        caches=caches,
+        table=table,
+        eos_token_ids=model_config.eos_token_ids,
+        index_topk=model_config.index_topk,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        device=device,
+    )
+    tokenizer = load_tokenizer(Path(config.model.tokenizer)) if config.model.tokenizer else None
+    startup = Startup(
+        config,
+        model=model,
+        sizes=recipe.warm_up_sizes,
+        index_topk=model_config.index_topk,
+        caches=caches,
+        weights=weights,
+        started=started,
+    )
+    reporter = EffectiveReporter(
+        path=recipe.path, model=model, runner=runner, kernels=kernels, caches=caches, hadamard=hadamard
+    )
+    return EngineCore(
+        scheduler=Scheduler(
+            table=table,
+            pool=BlockPool(config.kv_pages + 1),
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        ),
+        runner=runner,
+        rules=AdmissionRules(
+            vocab_size=model_config.vocab_size,
+            max_model_len=config.max_model_len,
+            kv_pages=config.kv_pages,
+            has_tokenizer=tokenizer is not None,
+        ),
+        eos_token_ids=model_config.eos_token_ids,
+        index_topk=model_config.index_topk,
+        tokenizer=tokenizer,
+        warm_up=startup.run,
+        recompiles=startup.recompiles,
+        describe_effective=reporter.describe,
+    )
+
+
+def _check_capacities(config: EngineConfig) -> None:
+    if config.gpus != 1:
+        raise UserError(f"gpus={config.gpus}: only 1 is supported so far")
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_pages", "threads"):
+        value = getattr(config, name)
+        if value < 1:
+            raise UserError(f"{name}={value}: must be at least 1")

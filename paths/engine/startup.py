@@ -1,0 +1,80 @@
+"""Start-up of a built-in engine: what it costs, and which compilations belong to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from paths.api import EngineConfig, StartupReport
+from paths.engine.batch import NULL_BLOCK, ForwardBatch, LayerCache
+from paths.engine.runner import Model
+from paths.models.weights import named_tensors
+
+
+class Startup:
+    """Runs and times warm-up, and remembers how many compilations belong to it."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        model: Model,
+        sizes: Sequence[int],
+        index_topk: int,
+        caches: Sequence[LayerCache],
+        weights: object,
+        started: float,
+    ) -> None:
+        self._config = config
+        self._sizes = sizes
+        self._model = model
+        self._index_topk = index_topk
+        self._caches = caches
+        self._weight_bytes = sum(t.nbytes for _, t in named_tensors(weights))
+        self._load_s = time.perf_counter() - started
+        self._compiles_at_warm_up = 0
+
+    def run(self) -> StartupReport:
+        started = time.perf_counter()
+        limit = self._config.max_num_batched_tokens
+        for size in (*self._sizes, limit):
+            batch = padding_batch(min(size, limit), self._index_topk, torch.device(self._config.device))
+            hidden = self._model.forward(batch, self._caches)
+            logits = self._model.logits(hidden[:1])
+            if not torch.isfinite(logits).all():
+                raise RuntimeError(f"warm-up with {size} rows gave logits that are not finite")
+        self._compiles_at_warm_up = self._model.compile_count()
+        caches = [t for cache in self._caches for t in (cache.kv, cache.index) if t is not None]
+        return StartupReport(
+            load_s=self._load_s,
+            compile_s=time.perf_counter() - started,
+            capture_s=0.0,
+            graphs=0,
+            kv_cache_bytes=sum(t.nbytes for t in caches),
+            weight_bytes=self._weight_bytes,
+            kv_tokens=self._config.kv_pages * self._caches[0].kv.shape[1],
+        )
+
+    def recompiles(self) -> int:
+        return self._model.compile_count() - self._compiles_at_warm_up
+
+
+def padding_batch(rows: int, index_topk: int, device: torch.device) -> ForwardBatch:
+    """A batch of padding rows: it runs every operation, writes no cache and sees no key."""
+
+    def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return ForwardBatch(
+        input_ids=zeros(rows, dtype=torch.int64),
+        positions=zeros(rows, dtype=torch.int64),
+        slot_mapping=torch.full((rows,), -1, dtype=torch.int64, device=device),
+        req_rows=zeros(rows, dtype=torch.int32),
+        lengths=zeros(rows, dtype=torch.int32),
+        block_table=torch.full((1, 1), NULL_BLOCK, dtype=torch.int32, device=device),
+        topk_indices=torch.full((rows, index_topk), -1, dtype=torch.int32, device=device),
+        max_length=0,
+    )

@@ -1,0 +1,40 @@
+"""`generic_mrv1`: one operation after the other, torch.compile, model runner V1."""
+
+from __future__ import annotations
+
+from paths.api import Description, Engine, EngineConfig, Platform, Unsupported
+from paths.kernels.describe import describe_kernels
+
+
+class GenericMrv1Path:
+    """The `ExecutionPath` of this package."""
+
+    name = "generic_mrv1"
+
+    def describe(self, platform: Platform, config: EngineConfig) -> Description | Unsupported:
+        if not platform.compiler:
+            return Unsupported(
+                reason="torch.compile needs a C++ compiler on the PATH; install g++ or take dsa_mrv2"
+            )
+        return Description(
+            summary="unfused model, compiled piece by piece between cache writes, indexer and attention",
+            model="paths.generic_mrv1.model:GenericModel",
+            runner="V1",
+            compile_mode="inductor-piecewise",
+            graph_mode="NONE",
+            kernels=describe_kernels(platform),
+        )
+
+    def start(self, config: EngineConfig) -> Engine:
+        from paths.engine.build import Recipe, build_engine  # here: `describe` must not import torch
+        from paths.generic_mrv1.model import GenericModel
+        from paths.generic_mrv1.runner import RunnerV1
+
+        return build_engine(
+            config,
+            Recipe(
+                path=config.path,
+                make_model=lambda *args, **kwargs: GenericModel(*args, compiled=True, **kwargs),
+                make_runner=RunnerV1,
+            ),
+        )
