@@ -20,7 +20,6 @@ from reports.plots import draw_panels
 TEMPLATES = Path(__file__).parent / "templates"
 OPEN_LAUNCHES = 4  # up to so many launches show their kernels without a click
 BYTE_KEYS = ("weight_bytes", "kv_cache_bytes", "memory_high_water")
-MACHINE_KEYS = ("cpu", "cpu_model", "cores", "gpu", "memory_gib", "os")
 WARNING_ORIGIN = "default-1.0"
 
 
@@ -96,9 +95,13 @@ def page_context(data: RunData) -> dict[str, Any]:
         "check_names": list(dict.fromkeys(name for record in records for name in record.checks)),
         "panels": panels,
         "plot_note": plot_note,
-        "machine": machine_sentence(environment),
+        "machine": machine_sentence(data.run.environment),
         "blocked": _blocked(data.run.environment),
-        "environment": {key: tables.plain(value) for key, value in environment.items()},
+        "environment": {
+            key: tables.bytes_text(value) if key.endswith("_bytes") and value else tables.plain(value)
+            for key, value in environment.items()
+            if key != "blocked_variables"
+        },
         "metric_def_versions": sorted({record.metric_def_version for record in records})
         or [METRIC_DEF_VERSION],
         "workload_versions": sorted({record.workload_version for record in records}),
@@ -175,13 +178,19 @@ def _headline(effective: Mapping[str, Any]) -> str:
 
 def machine_sentence(environment: Mapping[str, Any]) -> str:
     """The machine in a few words, from whatever of it was recorded."""
-    found = [tables.plain(environment[key]) for key in MACHINE_KEYS if environment.get(key) is not None]
-    return " · ".join(found) or "machine not recorded"
+    gpu = environment.get("gpu")
+    parts = [
+        environment.get("cpu"),
+        f"{environment['cores']} cores" if environment.get("cores") else None,
+        gpu.get("name") if isinstance(gpu, Mapping) else gpu,
+        tables.bytes_text(environment["memory_bytes"]) if environment.get("memory_bytes") else None,
+        environment.get("os"),
+    ]
+    return " · ".join(tables.plain(part) for part in parts if part is not None) or "machine not recorded"
 
 
 def _blocked(environment: Mapping[str, Any]) -> list[str]:
-    names = environment.get("blocked_variables") or []
-    return [str(name) for name in names]
+    return [str(name) for name in environment.get("blocked_variables") or []]
 
 
 def _quantity(key: str, value: Any) -> str:

@@ -71,7 +71,8 @@ def write_run(folder: Path, records: list[Record], **changes) -> Path:
         "run_id": "run-1", "command": "python -m harness +path=dsa_mrv2 concurrency=1,1024",
         "started_at": "2026-01-01T12:00:00+00:00", "finished_at": "2026-01-01T12:03:24+00:00", "exit_code": 0,
         "harness_version": "0.1.0",
-        "environment": {"cpu": {"model": "Example CPU 3000", "cores": 2}, "python": "3.11.7"},
+        "environment": {"cpu": "Example CPU 3000", "cores": 2, "memory_bytes": 24 * 2**30, "gpu": None,
+                        "packages": {"torch": "2.13.0", "vllm": None}, "blocked_variables": ["VLLM_USE_X"]},
         "plan": [],
     } | changes  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

@@ -47,6 +47,17 @@ def test_headline_says_what_ran(page, record, failed):
     assert root.all("header")[0].all("pre")[0].text == "harness x=1"
 
 
+def test_machine_environment_and_blocked_variables(page, record):
+    root = page([record(0)])
+    assert "Example CPU 3000 · 2 cores · 24.0 GiB · exit code 0" in root.all("header")[0].text
+    environment = root.by_id("environment")
+    assert "Variables kept from the engines: VLLM_USE_X" in environment.text
+    rows = {row.all("th")[0].text: row.all("td")[0].text for row in environment.all("tr")}
+    assert rows["packages.torch"] == "2.13.0" and rows["packages.vllm"] == "null"
+    bare = page([], environment={})
+    assert "machine not recorded" in bare.all("header")[0].text
+
+
 def test_result_row_has_numbers_units_n_and_arrows(page, record):
     results = page([record(0, requested={"concurrency": 64})]).by_id("results")
     headers = [one.text for one in results.all("th")]
