@@ -223,7 +223,8 @@ class Effective:
     device: str
     threads: int
     pid: int
-    notes: tuple[str, ...] = ()  # every fallback, in words
+    fallbacks: tuple[str, ...] = ()  # what ran instead of the first choice, and why; any makes a cell FALLBACK
+    notes: tuple[str, ...] = ()  # anything else that a reader of the numbers must know
 
 
 @dataclass(frozen=True, kw_only=True)

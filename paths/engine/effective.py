@@ -42,7 +42,7 @@ class EffectiveReporter:
 
     def describe(self, counters: Counters) -> Effective:
         first = self._caches[0]
-        notes = list(self._kernels.notes)
+        notes = []
         if first.kv_dtype == "fp8":
             notes.append("the fp8 cache uses the default scale 1.0: the checkpoint has no calibrated scale")
         return Effective(
@@ -62,6 +62,7 @@ class EffectiveReporter:
             device=str(first.kv.device),
             threads=torch.get_num_threads(),
             pid=os.getpid(),
+            fallbacks=tuple(self._kernels.notes),
             notes=tuple(notes),
         )
 
