@@ -1,0 +1,91 @@
+"""Workloads: what is asked, and when. `Workload` belongs to one engine, a source to one cell on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.workload.dataset import Dataset, DatasetSource, load_dataset
+from harness.workload.random import RandomSource, allowed_ids, special_ids
+from harness.workload.source import Prompt, PromptSource
+from paths.api import UserError
+from paths.tokenizer import load_tokenizer
+
+__all__ = ["KINDS", "Prompt", "PromptSource", "make_dataset", "make_source"]
+
+KINDS = ("random", "dataset")
+
+
+def make_source(
+    *,
+    kind: str,
+    isl: int,
+    osl: int,
+    seed: int,
+    salt: Sequence[str],
+    hf_config: Mapping[str, Any],
+    tokenizer: Path | None = None,
+    dataset: Dataset | None = None,
+    max_model_len: int | None = None,
+) -> PromptSource:
+    """Prompts of one cell. `salt` names run, launch and cell, so that no cell repeats another one's prompts.
+
+    Cells of one launch share the `dataset` (see `make_dataset`) and so continue in it. Raises UserError.
+    """
+    if kind == "dataset":
+        if dataset is None:
+            raise UserError("workload=dataset needs workload.file=FILE.jsonl")
+        return DatasetSource(dataset)
+    if kind != "random":
+        raise UserError(f"workload kind {kind!r} is unknown; known: {', '.join(KINDS)}")
+    if max_model_len is not None and isl + osl > max_model_len:
+        raise UserError(
+            f"isl={isl} + osl={osl} exceed the model's limit of {max_model_len} tokens; lower isl or osl"
+        )
+    special = special_ids(hf_config) | (_added_special_ids(tokenizer) if tokenizer else frozenset())
+    return RandomSource(
+        ids=allowed_ids(_vocab_size(hf_config), special), isl=isl, osl=osl, seed=seed, salt=salt
+    )
+
+
+def make_dataset(
+    file: Path | None,
+    *,
+    osl: int,
+    seed: int,
+    hf_config: Mapping[str, Any],
+    tokenizer: Path | None = None,
+    max_model_len: int | None = None,
+) -> Dataset:
+    """The data set of one launch. Raises UserError naming file and line."""
+    if file is None:
+        raise UserError("workload=dataset needs workload.file=FILE.jsonl")
+    encode = load_tokenizer(tokenizer).encode if tokenizer is not None else None
+    return load_dataset(
+        file,
+        vocab_size=_vocab_size(hf_config),
+        osl=osl,
+        seed=seed,
+        encode=encode,
+        max_model_len=max_model_len,
+    )
+
+
+def _vocab_size(hf_config: Mapping[str, Any]) -> int:
+    size = hf_config.get("vocab_size")
+    if not isinstance(size, int) or size < 1:
+        raise UserError(f"vocab_size={size!r} in the model's config: must be a whole number of at least 1")
+    return size
+
+
+def _added_special_ids(tokenizer: Path) -> frozenset[int]:
+    """Ids that a tokenizer.json marks as special. Raises UserError when the file is unreadable."""
+    try:
+        added = json.loads(tokenizer.read_text(encoding="utf-8")).get("added_tokens") or []
+        return frozenset(int(token["id"]) for token in added if token.get("special"))
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise UserError(
+            f"tokenizer {tokenizer}: unreadable ({error}); give a valid tokenizer.json"
+        ) from error

@@ -1,0 +1,167 @@
+"""Validity of a measurement: each check says ok, not ok, or (None) why it could not be judged. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.counters import prefix_hit_rate, token_accounts
+from harness.measurement import Measurement, Phase
+from harness.percentiles import percentile
+from harness.records import Check
+from harness.request_times import RequestTimes
+from harness.schedule import achieved_rate, client_lag_ms, measured_seconds
+from harness.statuses import BROKEN_LENGTH, CODE, Status
+from harness.window import Window
+
+WINDOW_SHARE = 0.60  # of the measured phase
+GENERATIONS = 2.0  # requests that each slot completes within the window
+LITTLE_TOLERANCE = 0.05
+LAG_LIMIT_MS = 10.0
+LAG_SHARE_OF_TTFT = 0.05
+PREFIX_HIT_LIMIT = 0.01
+RATE_TOLERANCE = 0.05
+
+
+def judge(
+    measurement: Measurement, times: RequestTimes, window: Window | None, excuse: str | None
+) -> dict[str, Check]:
+    """All checks that apply to this load. `excuse` says why there is no window."""
+    checks = {
+        "window_ok": _window_ok(measurement, window, excuse),
+        "client_lag": _client_lag(measurement, times),
+        "osl": _osl(measurement, times),
+        "unique_prompts": _unique_prompts(measurement),
+        "prefix_cache": _prefix_cache(measurement, times),
+        "tokens": _tokens(measurement, times),
+        "recompiles": _recompiles(measurement),
+    }
+    if measurement.spec.closed:
+        checks["little"] = _little(measurement, window, excuse)
+    else:
+        checks["achieved_rate"] = _achieved_rate(measurement)
+    return checks
+
+
+def _unjudged(why: str) -> Check:
+    return Check(ok=None, detail=why)
+
+
+def broken_lengths(measurement: Measurement, times: RequestTimes) -> str | None:
+    """Why the cell has no speed: an answer not as long as the workload promises. None when all are."""
+    if not measurement.exact_lengths:
+        return None
+    measured = measurement.requests.phase == Phase.MEASURED
+    broken = measured & np.isin(times.status, [CODE[status] for status in BROKEN_LENGTH])
+    if not broken.any():
+        return None
+    first = int(np.flatnonzero(broken)[0])
+    got, asked = int(times.output_tokens[first]), int(measurement.requests.requested_tokens[first])
+    return (
+        f"output length contract broken: {got} of {asked} tokens "
+        f"({int(broken.sum())} of {int(measured.sum())} requests)"
+    )
+
+
+def _window_ok(measurement: Measurement, window: Window | None, excuse: str | None) -> Check:
+    """The window is most of the measured phase and sees each slot serve several requests."""
+    phase_s = measured_seconds(measurement, window)
+    if window is None or phase_s is None:
+        return Check(ok=False, detail=excuse or "no measured phase")
+    share = window.seconds / phase_s
+    rounds = _generations(measurement, window)
+    ok = share >= WINDOW_SHARE and rounds >= GENERATIONS
+    return Check(
+        ok=ok,
+        detail=f"{share:.0%} of the measured phase (needs {WINDOW_SHARE:.0%}), "
+        f"{rounds:.1f} request generations (needs {GENERATIONS:g})",
+    )
+
+
+def _generations(measurement: Measurement, window: Window) -> float:
+    """Closed loop: requests that ended in the window per slot. Open loop: window by mean request time."""
+    requests = measurement.requests
+    ended = window.holds(requests.ended_ns)
+    if measurement.spec.concurrency is not None and measurement.spec.closed:
+        return int(np.count_nonzero(ended)) / measurement.spec.concurrency
+    if not ended.any():
+        return 0.0
+    mean_s = float((requests.ended_ns - requests.sent_ns)[ended].mean()) / 1e9
+    return window.seconds / mean_s if mean_s > 0 else 0.0
+
+
+def _little(measurement: Measurement, window: Window | None, excuse: str | None) -> Check:
+    """Little's law: time that requests spent in the window, by its length, is the concurrency."""
+    if window is None or measurement.spec.concurrency is None:
+        return _unjudged(excuse or "no concurrency was set")
+    spent = window.overlap_ns(measurement.requests.sent_ns, measurement.requests.ended_ns).sum()
+    found = float(spent) / (window.seconds * 1e9)
+    asked = measurement.spec.concurrency
+    error = abs(found - asked) / asked
+    return Check(ok=error <= LITTLE_TOLERANCE, detail=f"{found:.4g} requests in flight of {asked} asked")
+
+
+def _client_lag(measurement: Measurement, times: RequestTimes) -> Check:
+    """The client itself must not be what is measured. With few samples p99 is nearly the maximum."""
+    lag = client_lag_ms(measurement)
+    if lag.size == 0:
+        return _unjudged(measurement.aborted or "no measured request was sent")
+    measured = (measurement.requests.phase == Phase.MEASURED) & (times.status == CODE[Status.OK])
+    ttft = times.ttft_ms(measured)
+    limit = max(LAG_LIMIT_MS, LAG_SHARE_OF_TTFT * percentile(ttft, 50)) if ttft.size else LAG_LIMIT_MS
+    tail = percentile(lag, 99)
+    return Check(ok=tail <= limit, detail=f"p99 {tail:.3g} ms of {lag.size} requests (limit {limit:.3g} ms)")
+
+
+def _osl(measurement: Measurement, times: RequestTimes) -> Check:
+    if not measurement.exact_lengths:
+        return _unjudged("the workload promises no lengths")
+    broken = broken_lengths(measurement, times)
+    if broken:
+        return Check(ok=False, detail=broken)
+    good = int(np.count_nonzero(times.status == CODE[Status.OK]))
+    if good == 0:
+        return _unjudged("no successful request")
+    return Check(ok=True, detail=f"all {good} answers have the requested length and end with reason length")
+
+
+def _unique_prompts(measurement: Measurement) -> Check:
+    hashes = measurement.requests.prompt_hash
+    repeated = max(measurement.repeated_prompts, len(hashes) - len(set(hashes)))
+    if repeated:
+        return Check(ok=False, detail=f"{repeated} prompts had been used before; the workload is exhausted")
+    return Check(ok=True, detail=f"{len(hashes)} prompts, all different")
+
+
+def _prefix_cache(measurement: Measurement, times: RequestTimes) -> Check:
+    rate, prompts = prefix_hit_rate(measurement, times)
+    if rate is None:
+        return _unjudged("no engine counters around the window" if prompts == 0 else "no prompt was read")
+    return Check(
+        ok=rate <= PREFIX_HIT_LIMIT,
+        detail=f"{rate:.2%} of {prompts} prompt tokens came from a cache (limit {PREFIX_HIT_LIMIT:.0%})",
+    )
+
+
+def _tokens(measurement: Measurement, times: RequestTimes) -> Check:
+    accounts = token_accounts(measurement, times)
+    if isinstance(accounts, str):
+        return _unjudged(accounts)
+    seen, counted = accounts
+    return Check(ok=seen == counted, detail=f"client read {seen} tokens, engine counted {counted}")
+
+
+def _recompiles(measurement: Measurement) -> Check:
+    start, end = measurement.window_start, measurement.window_end
+    if start is None or end is None:
+        return _unjudged("no engine counters around the window")
+    extra = end.counters.recompiles - start.counters.recompiles
+    return Check(ok=extra == 0, detail=f"{extra} in the window")
+
+
+def _achieved_rate(measurement: Measurement) -> Check:
+    rate, sent = achieved_rate(measurement)
+    asked = measurement.spec.request_rate
+    if rate is None or asked is None:
+        return _unjudged(f"{sent} measured requests span no time")
+    ok = abs(rate - asked) / asked <= RATE_TOLERANCE
+    return Check(ok=ok, detail=f"{rate:.4g} of {asked:.4g} req/s")

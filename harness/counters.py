@@ -1,0 +1,46 @@
+"""What the engine's own counters say about a load. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.measurement import Cut, Measurement
+from harness.request_times import RequestTimes
+from harness.window import Window
+
+
+def prefix_hit_rate(measurement: Measurement, times: RequestTimes) -> tuple[float | None, int]:
+    """Prompt tokens served from a prefix cache by prompt tokens read, around the window, and the latter."""
+    start, end = measurement.window_start, measurement.window_end
+    if start is None or end is None:
+        return None, 0
+    inside = Window(start.time_ns, end.time_ns).holds(times.first_ns)
+    prompts = int(measurement.requests.prompt_tokens[inside].sum())
+    hits = end.counters.prefix_cache_hits - start.counters.prefix_cache_hits
+    return (hits / prompts if prompts else None), prompts
+
+
+def cpu_seconds_per_token(measurement: Measurement) -> tuple[float | None, int]:
+    """CPU time of the engine per token that arrived between the window's snapshots, and the tokens."""
+    start, end = measurement.window_start, measurement.window_end
+    if start is None or end is None:
+        return None, 0
+    inside = Window(start.time_ns, end.time_ns).holds(measurement.events.time_ns)
+    tokens = int(measurement.events.tokens[inside].sum())
+    spent = end.counters.cpu_seconds - start.counters.cpu_seconds
+    return (spent / tokens if tokens else None), tokens
+
+
+def token_accounts(measurement: Measurement, times: RequestTimes) -> tuple[int, int] | str:
+    """Output tokens as the client read them and as the engine counted them, over the whole load.
+
+    Both snapshots are taken while the engine is idle, so the two must agree to the token. Returns the reason
+    where they need not.
+    """
+    before, after = measurement.before, measurement.after
+    if before is None or after is None:
+        return "no engine counters around the load"
+    if np.any(measurement.requests.cut != Cut.NONE):
+        return "requests were given up: the engine may have made tokens that nobody read"
+    counted = after.counters.output_tokens - before.counters.output_tokens
+    return int(times.output_tokens.sum()), counted
