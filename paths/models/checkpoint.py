@@ -44,7 +44,7 @@ class Checkpoint:
             found = tuple(handle.get_slice(name).get_shape())
             if found != shape:
                 raise UserError(
-                    f"tensor {name} in {path} has shape {list(found)}, but config.json asks for {list(shape)}: "
+                    f"tensor {name} in {path} has shape {list(found)}, config.json asks for {list(shape)}: "
                     "use the config.json that belongs to the checkpoint"
                 )
             tensor = handle.get_tensor(name)

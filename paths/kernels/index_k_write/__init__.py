@@ -1,0 +1,1 @@
+"""Writes index keys to the paged index cache."""

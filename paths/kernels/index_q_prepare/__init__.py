@@ -1,0 +1,1 @@
+"""Prepares index queries and folds the constant factors into the head weights."""

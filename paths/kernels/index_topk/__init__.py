@@ -1,0 +1,1 @@
+"""Index scores and the deterministic top-k over them."""

@@ -1,0 +1,1 @@
+"""Writes latent and rotated key part of each token to the paged main cache."""

@@ -1,0 +1,1 @@
+"""Group-limited sigmoid routing."""

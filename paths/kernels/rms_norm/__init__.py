@@ -1,0 +1,1 @@
+"""RMSNorm: x · rsqrt(mean(x²) + eps) · g."""

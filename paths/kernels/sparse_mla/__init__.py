@@ -1,0 +1,1 @@
+"""Absorbed MLA attention (MQA) over the selected keys."""
