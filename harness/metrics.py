@@ -35,8 +35,8 @@ def summarize(
     """Metrics, validity checks and request statuses of one cell.
 
     Without a steady window the window metrics are None and say why; the full-run ones stand. When the
-    workload promises exact lengths and one answer breaks the promise, no speed has a value. Statuses are those
-    of the measured requests, or of the warm-up's when nothing else was sent. Raises MeasurementError.
+    workload promises exact lengths and one answer breaks the promise, no speed has a value. Statuses are
+    those of the measured requests, or of the warm-up's when nothing else was sent. Raises MeasurementError.
     """
     times, gaps = derive(measurement)
     window, excuse = steady_window(measurement)

@@ -32,7 +32,7 @@ def achieved_rate(measurement: Measurement) -> tuple[float | None, int]:
 def measured_seconds(measurement: Measurement, window: Window | None) -> float | None:
     """Length of the measured phase, or None when it did not begin.
 
-    It ends when its last request is sent, or with the steady window where that ends later; then comes the drain.
+    It ends when its last request is sent, or with the steady window where that ends later; then it drains.
     """
     times = measurement.times
     if times.measured_ns is None:

@@ -16,7 +16,7 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Answer:
-    """Events as (ms after the request was started, tokens), and how the last one ends. NONE: it never ends."""
+    """Events as (ms after the start, tokens), and how the last one ends. NONE: it never ends."""
 
     events: tuple[tuple[float, int], ...]
     finish: FinishReason = FinishReason.LENGTH
