@@ -50,7 +50,8 @@ class Cell:
     anchor: str
     path: str
     statuses: str
-    metrics: list[tuple[str, str, str, tables.Figure]]  # name, unit, arrow, figure
+    metrics: list[tuple[str, str, tables.Figure]]  # name, arrow, figure; those that have a value
+    missing: list[tuple[str, list[str]]]  # reason, names of the metrics that have none for it
     requested: list[tuple[str, str]]
     counters: list[tuple[str, str]]
 
@@ -65,7 +66,8 @@ class Launch:
     headline: str
     effective: dict[str, Any] | None
     settings: list[tables.Setting]
-    kernels: list[tuple[str, str, int]]  # op, implementation, calls
+    kernels: list[tuple[str, str]]  # op, calls by implementation
+    fallbacks: list[str]
     notes: list[str]
     scale_warning: bool
     startup: dict[str, str]
@@ -88,7 +90,7 @@ def page_context(data: RunData) -> dict[str, Any]:
         "rows": rows,
         "failures": [row for row in rows if row.state != CellState.OK],
         "flagged": [row for row in rows if row.failed_checks],
-        "cells": [_cell(record) for record in records],
+        "cells": [_cell(index, record) for index, record in enumerate(records)],
         "launches": launches,
         "open_launches": len(launches) <= OPEN_LAUNCHES,
         "startup_keys": list(dict.fromkeys(key for launch in launches for key in launch.startup)),
@@ -154,11 +156,21 @@ def _launch(records: Sequence[Record]) -> Launch:
         headline=_headline(effective or {}),
         effective=effective,
         settings=tables.compare_settings(last),
-        kernels=[(op, impl, calls) for op, impls in kernels.items() for impl, calls in impls.items()],
-        notes=list(dict.fromkeys(note for r in records for note in (r.effective or {}).get("notes", ()))),
+        kernels=[(op, _calls(implementations)) for op, implementations in kernels.items()],
+        fallbacks=_said(records, "fallbacks"),
+        notes=_said(records, "notes"),
         scale_warning=(effective or {}).get("k_scale_origin") == WARNING_ORIGIN,
         startup={key: _quantity(key, value) for key, value in (startup or {}).items()},
     )
+
+
+def _calls(implementations: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {calls:,}" for name, calls in implementations.items()) or "none"
+
+
+def _said(records: Sequence[Record], key: str) -> list[str]:
+    """Every sentence that any cell of a launch recorded under `key`, once."""
+    return list(dict.fromkeys(text for record in records for text in (record.effective or {}).get(key) or ()))
 
 
 def _headline(effective: Mapping[str, Any]) -> str:
@@ -201,21 +213,27 @@ def _quantity(key: str, value: Any) -> str:
     return tables.scalar(value)
 
 
-def _cell(record: Record) -> Cell:
+def _missing(record: Record) -> dict[str, list[str]]:
+    """Reason → names of the metrics without a value."""
+    reasons: dict[str, list[str]] = {}
+    for name, metric in record.metrics.items():
+        if metric.value is None:
+            reasons.setdefault(tables.figure(metric).note, []).append(name)
+    return reasons
+
+
+def _cell(index: int, record: Record) -> Cell:
     return Cell(
         record=record,
-        anchor=tables.anchor(record),
+        anchor=tables.anchor(index),
         path=tables.plain(record.requested.get("path")),
         statuses=tables.status_text(record.statuses),
         metrics=[
-            (
-                name,
-                metric.unit,
-                tables.ARROWS[metric.better],
-                tables.figure(metric, unit_in_header=metric.unit),
-            )
+            (name, tables.ARROWS[metric.better], tables.figure(metric))
             for name, metric in record.metrics.items()
+            if metric.value is not None
         ],
+        missing=list(_missing(record).items()),
         requested=[(key, tables.plain(value)) for key, value in flatten(record.requested).items()],
         counters=[(key, _quantity(key, value)) for key, value in flatten(record.counters or {}).items()],
     )

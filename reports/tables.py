@@ -183,7 +183,7 @@ def result_rows(records: Sequence[Record], headers: Sequence[Column]) -> list[Ro
     """One row per record, in execution order."""
     return [
         Row(
-            anchor=anchor(record),
+            anchor=anchor(index),
             label=record.label,
             path=plain(record.requested.get("path")),
             state=record.state.value,
@@ -196,13 +196,13 @@ def result_rows(records: Sequence[Record], headers: Sequence[Column]) -> list[Ro
             statuses=status_text(record.statuses),
             log=record.log,
         )
-        for record in records
+        for index, record in enumerate(records)
     ]
 
 
-def anchor(record: Record) -> str:
-    """The id of the cell's section in the page; made of the position, which no name can spoil."""
-    return f"cell-{record.order}"
+def anchor(index: int) -> str:
+    """The id of a record's section in the page: its position, which no name can spoil."""
+    return f"cell-{index}"
 
 
 def status_text(statuses: Mapping[str, int]) -> str:
@@ -227,7 +227,7 @@ class Setting:
 def compare_settings(record: Record) -> list[Setting]:
     """Requested beside effective for every key of either that both could have."""
     requested, effective = flatten(record.requested), record.effective or {}
-    names = [key for key in effective if key not in ("kernels", "notes")]
+    names = [key for key in effective if key not in ("kernels", "notes", "fallbacks")]
     rows = []
     for name in names:
         ran = effective[name]

@@ -40,7 +40,8 @@ def make_record(order: int = 0, **changes) -> Record:
         "runner": "V2", "compile_mode": "none", "graph_modes": {"FULL": 90, "PIECEWISE": 0, "NONE": 10},
         "kernels": {"sparse_mla": {"cpp": 400}, "rms_norm": {"torch": 3, "cpp": 797}}, "dtype": "bf16",
         "kv_dtype": "bf16", "index_dtype": "bf16", "hadamard": False, "kv_bytes_per_token": 5632,
-        "k_scale_origin": "none", "device": "cpu", "threads": 1, "pid": 4321, "notes": [],
+        "k_scale_origin": "none", "device": "cpu", "threads": 1, "pid": 4321, "fallbacks": [],
+            "notes": [],
     } | changes.pop("effective", {})  # fmt: skip
     concurrency = requested["concurrency"]
     fields = {
