@@ -73,10 +73,7 @@ class Cell:
 
     @property
     def load(self) -> str:
-        """The load in a word: c16, 10/s, 10/s c16."""
-        words = [f"{self.config.request_rate:g}/s"] if self.config.request_rate is not None else []
-        words += [f"c{self.config.concurrency}"] if self.config.concurrency is not None else []
-        return " ".join(words)
+        return load_words(self.config.concurrency, self.config.request_rate)
 
     @property
     def folder(self) -> str:
@@ -106,7 +103,9 @@ def resolve_cell(
         for name in ("measure_s", "warmup_s", "timeout_s")
     }
     identity = {
-        **{name: getattr(config, name) for name in ("checkpoint", "gpus", "dtype", "kv_dtype", "index_dtype")},
+        **{
+            name: getattr(config, name) for name in ("checkpoint", "gpus", "dtype", "kv_dtype", "index_dtype")
+        },
         "model": config.model.name,
         "device": platform.device,
         "hardware": hardware_class(platform),
@@ -115,7 +114,10 @@ def resolve_cell(
         "burstiness": "inf" if math.isinf(config.burstiness) else config.burstiness,
         "workload": config.workload.name,
         "workload_file": _existing_file(config.workload.file),
-        **{"isl": isl, "osl": osl, "num_prompts": config.num_prompts, "seed": config.seed},
+        "isl": isl,
+        "osl": osl,
+        "num_prompts": config.num_prompts,
+        "seed": config.seed,
         **{name: times[name] for name in ("measure_s", "warmup_s")},
     }
     settings = {
@@ -138,6 +140,12 @@ def resolve_cell(
     )
 
 
+def load_words(concurrency: int | None, request_rate: float | None) -> str:
+    """A load in a word: c16, 10/s, 10/s c16."""
+    words = [] if request_rate is None else [f"{request_rate:g}/s"]
+    return " ".join(words + ([] if concurrency is None else [f"c{concurrency}"]))
+
+
 _CAPACITIES = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_pages")
 
 
@@ -147,7 +155,11 @@ def _digest(content: Any) -> str:
 
 
 def _engine(
-    config: CellConfig, platform: Platform, defaults: PlatformDefaults, source: ModelSource, model: ModelConfig
+    config: CellConfig,
+    platform: Platform,
+    defaults: PlatformDefaults,
+    source: ModelSource,
+    model: ModelConfig,
 ) -> EngineConfig:
     limits = {name: getattr(config.engine, name) or getattr(defaults, name) for name in _CAPACITIES}
     if config.engine.max_model_len is None:
@@ -223,7 +235,9 @@ def _packaged_tokenizer(name: str | None) -> str | None:
         return None
     file = _PACKAGE / name
     if not file.is_file():
-        raise UserError(f"model.tokenizer={name}: no such file under {_PACKAGE}; name a tokenizer.json or null")
+        raise UserError(
+            f"model.tokenizer={name}: no such file under {_PACKAGE}; name a tokenizer.json or null"
+        )
     return str(file)
 
 
@@ -261,4 +275,6 @@ def _file_hash(name: str | None) -> str | None:
     try:
         return hashlib.sha256(Path(name).expanduser().read_bytes()).hexdigest()
     except OSError as error:
-        raise UserError(f"workload.file={name}: cannot read ({error.strerror}); give a readable file") from error
+        raise UserError(
+            f"workload.file={name}: cannot read ({error.strerror}); give a readable file"
+        ) from error

@@ -1,7 +1,7 @@
 """Hydra composition of cells from the packaged `conf` folder, from anywhere and in milliseconds.
 
-A full composition costs about 30 ms, so it is done once per distinct choice of groups (path, model, workload);
-plain values are merged into a copy of it. Nothing is read from the working directory.
+A full composition costs about 30 ms, so it is done once per distinct choice of groups (path, model,
+workload); plain values are merged into a copy of it. Nothing is read from the working directory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Composer:
                 self._apply(config, base, override)
             plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-            raise UserError(f"cannot compose {' '.join(cell) or 'the defaults'}: {one_line(error)}") from error
+            raise UserError(
+                f"cannot compose {' '.join(cell) or 'the defaults'}: {one_line(error)}"
+            ) from error
         assert isinstance(plain, dict)
         return {str(key): value for key, value in plain.items()}
 
@@ -123,7 +125,9 @@ class Composer:
         key = override.key_or_group
         if key not in base.keys and not (override.is_add() or override.is_force_add()):
             known = base.keys | self.groups.keys()
-            raise UserError(f"{override.input_line}: unknown key {key}{nearest(key, known)} See --help for all.")
+            raise UserError(
+                f"{override.input_line}: unknown key {key}{nearest(key, known)} See --help for all."
+            )
         OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
 
 

@@ -49,7 +49,9 @@ class ModelSection(_Section):
     """conf/model: HF configuration and tokenizer."""
 
     name: str = Field(description="a name")
-    tokenizer: str | None = Field(None, description="a tokenizer.json, relative to the paths package, or null")
+    tokenizer: str | None = Field(
+        None, description="a tokenizer.json, relative to the paths package, or null"
+    )
     hf_config: dict[str, Any] = Field(description="the model's config.json")
 
 
@@ -81,7 +83,9 @@ class CellConfig(_Section):
     cmd: Literal["run", "list", "doctor"] = Field(description="run, list, doctor")
     path: PathSection
     model: ModelSection
-    checkpoint: str = Field(min_length=1, description="auto, dummy, or a folder with config.json and safetensors")
+    checkpoint: str = Field(
+        min_length=1, description="auto, dummy, or a folder with config.json and safetensors"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(description="auto, cpu, cuda")
     gpus: int = Field(ge=1, le=1, description="only 1 is supported so far")
     dtype: Literal["bf16", "float32"] = Field(description="bf16, float32")
@@ -91,9 +95,13 @@ class CellConfig(_Section):
     index_dtype: Literal["auto", "float32", "bf16", "fp8"] = Field(description="auto, float32, bf16, fp8")
     threads: Literal["auto"] | int = Field(description="auto (cores - 1), or an integer from 1 to the cores")
     engine: EngineSection
-    concurrency: int | None = _count("an integer from 1, a sweep such as 1,1024, or null (no cap) with request_rate")
+    concurrency: int | None = _count(
+        "an integer from 1, a sweep such as 1,1024, or null (no cap) with request_rate"
+    )
     request_rate: float | None = Field(
-        gt=0, allow_inf_nan=False, description="a number above 0 in requests per second, or null for closed loop"
+        gt=0,
+        allow_inf_nan=False,
+        description="a number above 0 in requests per second, or null for closed loop",
     )
     burstiness: float = Field(gt=0, description="a number above 0: 1 Poisson, inf constant")
     workload: WorkloadSection
@@ -101,8 +109,12 @@ class CellConfig(_Section):
     osl: int | None = _count("an integer from 1, or null for the default")
     num_prompts: int | None = _count("an integer from 1, or null (from measure_s and concurrency)")
     seed: int = Field(ge=0, le=2**32 - 1, description="an integer from 0 to 2^32 - 1")
-    measure_s: float | None = Field(ge=0, allow_inf_nan=False, description="seconds from 0, or null for the default")
-    warmup_s: float | None = Field(ge=0, allow_inf_nan=False, description="seconds from 0, or null for the default")
+    measure_s: float | None = Field(
+        ge=0, allow_inf_nan=False, description="seconds from 0, or null for the default"
+    )
+    warmup_s: float | None = Field(
+        ge=0, allow_inf_nan=False, description="seconds from 0, or null for the default"
+    )
     timeout_s: float | None = Field(gt=0, allow_inf_nan=False, description="seconds above 0, or null")
     dry_run: bool = Field(description="true or false")
     out_dir: str = Field(min_length=1, description="a folder that can be created and written")

@@ -74,12 +74,9 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 def engine_environment(
     parent: Mapping[str, str], *, threads: int, cache_dir: Path, launch_mark: str
-) -> tuple[dict[str, str], list[str]]:
-    """The environment of an engine process, and the names of relevant variables that it does not get."""
-    allowed = {name: value for name, value in parent.items() if name in ALLOWED or name.startswith("LC_")}
-    blocked = sorted(
-        name for name in parent if name not in allowed and name.upper().startswith(RELEVANT_PREFIXES)
-    )
+) -> dict[str, str]:
+    """The whole environment of an engine process."""
+    allowed = {name: value for name, value in parent.items() if _is_allowed(name)}
     own = {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -91,7 +88,16 @@ def engine_environment(
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     if root not in installed:
         own["PYTHONPATH"] = str(root)  # a checkout: the engine must find the same code as the harness
-    return allowed | own, blocked
+    return allowed | own
+
+
+def blocked_variables(parent: Mapping[str, str]) -> list[str]:
+    """Names of set variables that would change what an engine does, and that engines do not get."""
+    return sorted(n for n in parent if not _is_allowed(n) and n.upper().startswith(RELEVANT_PREFIXES))
+
+
+def _is_allowed(name: str) -> bool:
+    return name in ALLOWED or name.startswith("LC_")
 
 
 def fingerprint(blocked: list[str]) -> dict[str, Any]:

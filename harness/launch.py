@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import signal
 import socket
@@ -19,6 +20,7 @@ from harness.client.frames import FrameSocket, SendTimeout
 from harness.client.pipe import PipeEndpoint
 from harness.environment import engine_environment
 from harness.process_group import end_group
+from harness.signals import uninterrupted
 from paths.api import Effective, EngineConfig, StartupReport, UserError
 
 LOG_NAME = "engine.log"
@@ -42,6 +44,10 @@ class Ready:
     ready_s: float  # from spawning to ready
 
 
+class ProcessesSurvived(Exception):
+    """Processes of a launch would not die; measuring beside them would be worthless."""
+
+
 class EngineProcess:
     """One launch. `start` it once, `close` it always (or use it as a context manager)."""
 
@@ -61,7 +67,7 @@ class EngineProcess:
         self._sys_path = list(sys_path)
         self._timeout_s = timeout_s
         self._nonce = secrets.token_hex(16)
-        self._environment, self.blocked = engine_environment(
+        self._environment = engine_environment(
             parent_environment, threads=config.threads, cache_dir=cache_dir, launch_mark=self._nonce
         )
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,9 +84,13 @@ class EngineProcess:
         self.close(grace_s=10.0 if kind is None else 0.0)
 
     def start(self, on_progress: Callable[[str], None]) -> Ready:
-        """Spawn and wait until the engine is ready. Raises EngineDied, or UserError if it refuses its settings."""
+        """Spawn and wait until the engine is ready.
+
+        Raises EngineDied, or UserError if the engine refuses its settings.
+        """
         began = time.monotonic()
-        frames, process = self._spawn()
+        with uninterrupted():  # a process that was started is always one that `close` knows
+            frames, process = self._spawn()
         deadline = began + self._timeout_s
         try:
             frames.send(("config", self._config, self._nonce, self._sys_path), self._timeout_s)
@@ -99,26 +109,28 @@ class EngineProcess:
             if frames.closed:
                 raise self._explain_end()
             if time.monotonic() > deadline:
-                raise EngineDied("timeout", f"the engine was not ready within timeout_s={self._timeout_s:g} s")
+                raise EngineDied(
+                    "timeout", f"the engine was not ready within timeout_s={self._timeout_s:g} s"
+                )
 
     def close(self, grace_s: float = 10.0) -> None:
-        """Ask, wait, terminate, kill; returns when no process of the launch is left. Raises EngineDied if one is."""
-        process = self._process
-        if process is None:
-            return
+        """Ask, wait, terminate, kill, until nothing of the launch is left. Raises ProcessesSurvived."""
+        if self._process is not None:
+            with uninterrupted():
+                self._end(self._process, grace_s)
+            self._process = None
+
+    def _end(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
         if self._endpoint is not None and grace_s > 0:
             self._endpoint.close()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # then the group is ended below
                 process.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                pass  # the group is ended below
         survivors = end_group(process.pid, self._nonce)
         if self._frames is not None:
             self._frames.close()
         if survivors:
-            raise EngineDied("crash", f"processes {survivors} survived SIGKILL; look at them before measuring on")
+            raise ProcessesSurvived(f"processes {survivors} survived SIGKILL")
         process.wait()
-        self._process = None
 
     def _spawn(self) -> tuple[FrameSocket, subprocess.Popen[bytes]]:
         ours, theirs = socket.socketpair()
@@ -141,13 +153,13 @@ class EngineProcess:
     ) -> Ready:
         _, startup, effective, nonce, pid = message
         if nonce != self._nonce or pid != process.pid or effective.pid != process.pid:
-            raise EngineDied("crash", f"process {pid} answered, but {process.pid} was started: identity not proven")
+            raise EngineDied(
+                "crash", f"process {pid} answered, but {process.pid} was started: identity not proven"
+            )
         self._endpoint = PipeEndpoint(
             frames, startup=startup, timeout_s=self._timeout_s, explain_end=self._explain_end
         )
-        return Ready(
-            endpoint=self._endpoint, startup=startup, effective=effective, pid=pid, ready_s=ready_s
-        )
+        return Ready(endpoint=self._endpoint, startup=startup, effective=effective, pid=pid, ready_s=ready_s)
 
     def _explain_end(self) -> EngineDied:
         """Why the process went away, from its exit status and its log."""

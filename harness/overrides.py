@@ -39,9 +39,7 @@ def parse_override(text: str) -> Override:
     return override
 
 
-def expand_sweeps(
-    overrides: Sequence[str], groups: Mapping[str, Sequence[str]]
-) -> list[tuple[str, ...]]:
+def expand_sweeps(overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     """Every cell as its overrides, in the order of the command line with the first key outermost.
 
     `groups` are the configuration groups with their options, for glob(*). Raises UserError for an empty
@@ -70,12 +68,16 @@ def _values(override: Override, groups: Mapping[str, Sequence[str]]) -> list[str
     try:
         if isinstance(value, Glob):
             if key not in groups:
-                raise UserError(f"{override.input_line}: glob needs a group, one of {', '.join(sorted(groups))}")
+                raise UserError(
+                    f"{override.input_line}: glob needs a group, one of {', '.join(sorted(groups))}"
+                )
             values = list(value.filter(list(groups[key])))
         else:
             values = list(override.sweep_string_iterator())
     except HydraException as error:
         raise UserError(f"{override.input_line}: {one_line(error)}") from error
     if not values:
-        raise UserError(f"{override.input_line}: the sweep is empty; give at least one value, as in {key}=a,b")
+        raise UserError(
+            f"{override.input_line}: the sweep is empty; give at least one value, as in {key}=a,b"
+        )
     return [f"{override.get_key_element()}={text}" for text in values]

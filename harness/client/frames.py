@@ -1,7 +1,7 @@
 """Pickled messages over a socket pair, in the framing of `multiprocessing.connection`.
 
-Unlike `Connection`, sending never blocks on an engine that is itself blocked on sending: what arrives meanwhile
-is read and kept. Every message carries the time at which it was read, taken before it is unpickled.
+Unlike `Connection`, sending never blocks on an engine that is itself blocked on sending: what arrives
+meanwhile is read and kept. Every message carries the time at which it was read, taken before it is unpickled.
 """
 
 from __future__ import annotations

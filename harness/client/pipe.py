@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -75,12 +76,8 @@ class PipeEndpoint:
 
     def close(self) -> None:
         """Ask the engine to end. Never raises; killing it is the launcher's business."""
-        try:
+        with contextlib.suppress(SendTimeout, OSError):  # hung or closed: the launcher kills it
             self._frames.send(("close",), timeout_s=1.0)
-        except SendTimeout:
-            pass  # a hung engine: the launcher kills it
-        except OSError:
-            pass  # already closed
 
     def _ask(self, what: str) -> Any:
         self._token += 1

@@ -1,0 +1,99 @@
+"""What can be known to be wrong before an engine starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.cell import Cell
+from harness.hardware import detect_platform
+from harness.measurement import LoadSpec
+from harness.plan import Launch
+from harness.workload import PromptSource, make_dataset, make_source
+from harness.workload.dataset import Dataset
+from paths import registry
+from paths.api import Description, Unsupported, UserError
+
+
+def describe_path(cell: Cell, sys_path: Sequence[str]) -> Description | Unsupported:
+    """What the cell's path says about this machine. Raises UserError for a path that cannot be asked."""
+    had_torch = "torch" in sys.modules
+    path = registry.load(cell.engine.impl, sys_path)
+    description = path.describe(detect_platform(cell.config.device), cell.engine)
+    if "torch" in sys.modules and not had_torch:
+        raise UserError(
+            f"path {cell.engine.path}: {cell.engine.impl} imports torch when only asked to describe itself;"
+            " move the import into start()"
+        )
+    return description
+
+
+@dataclass(kw_only=True)
+class Workloads:
+    """Prompts of the cells of one launch; a data set is shared, so that no prompt is used twice."""
+
+    cells: Sequence[Cell]
+    _datasets: dict[str, Dataset] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises UserError for anything that `source` would raise it for."""
+        for cell in self.cells:
+            self.source(cell)
+            load_spec(cell, first_request_id=0)
+
+    def source(self, cell: Cell) -> PromptSource:
+        engine, workload = cell.engine, cell.config.workload
+        tokenizer = Path(engine.model.tokenizer) if engine.model.tokenizer else None
+        return make_source(
+            kind=workload.kind,
+            isl=cell.isl,
+            osl=cell.osl,
+            seed=cell.config.seed,
+            salt=[cell.cell_id],
+            hf_config=engine.model.hf_config,
+            tokenizer=tokenizer,
+            dataset=self._dataset(cell, tokenizer) if workload.kind == "dataset" else None,
+            max_model_len=engine.max_model_len,
+        )
+
+    def _dataset(self, cell: Cell, tokenizer: Path | None) -> Dataset:
+        file = Path(cell.config.workload.file or "").expanduser().resolve()
+        key = f"{file}\0{cell.osl}"
+        if key not in self._datasets:
+            self._datasets[key] = make_dataset(
+                file,
+                osl=cell.osl,
+                seed=cell.config.seed,
+                hf_config=cell.engine.model.hf_config,
+                tokenizer=tokenizer,
+                max_model_len=cell.engine.max_model_len,
+            )
+        return self._datasets[key]
+
+
+def load_spec(cell: Cell, *, first_request_id: int) -> LoadSpec:
+    """The cell's load as the client takes it."""
+    return LoadSpec(
+        concurrency=cell.config.concurrency,
+        request_rate=cell.config.request_rate,
+        burstiness=cell.config.burstiness,
+        num_prompts=cell.config.num_prompts,
+        measure_s=cell.measure_s,
+        warmup_s=cell.warmup_s,
+        timeout_s=cell.timeout_s,
+        osl=cell.osl,
+        seed=cell.config.seed,
+        first_request_id=first_request_id,
+    )
+
+
+def unsupported_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> dict[str, str]:
+    """launch_id → why its path cannot run here."""
+    reasons: dict[str, str] = {}
+    for launch in launches:
+        description = describe_path(launch.cells[0], sys_path)
+        if isinstance(description, Unsupported):
+            reasons[launch.launch_id] = description.reason
+    return reasons

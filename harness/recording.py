@@ -1,0 +1,159 @@
+"""From what happened on a launch to the Record of a cell. Pure, apart from the clock's label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.cell import Cell
+from harness.errors import ExitCode, one_line
+from harness.expectation import mismatches
+from harness.launch import Ready
+from harness.measurement import Measurement
+from harness.metrics import summarize
+from harness.plan import Launch
+from harness.records import CellState, Check, Metric, Record
+from harness.request_times import MeasurementError
+from paths.api import Counters, Effective
+
+STATE_OF_DEATH = {"crash": CellState.FAILED, "timeout": CellState.TIMEOUT, "oom": CellState.OOM}
+
+EXIT_OF_STATE = {
+    CellState.OK: ExitCode.OK,
+    CellState.FALLBACK: ExitCode.OK,
+    CellState.UNSUPPORTED: ExitCode.INCOMPLETE,
+    CellState.SKIPPED: ExitCode.INCOMPLETE,
+    CellState.FAILED: ExitCode.INFRASTRUCTURE,
+    CellState.TIMEOUT: ExitCode.INFRASTRUCTURE,
+    CellState.OOM: ExitCode.INFRASTRUCTURE,
+    CellState.PATH_MISMATCH: ExitCode.INVALID,
+    CellState.INVALID: ExitCode.INVALID,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one cell, before it is tied to its run."""
+
+    state: CellState
+    reason: str | None = None
+    effective: Effective | None = None
+    metrics: dict[str, Metric] | None = None
+    checks: dict[str, Check] | None = None
+    statuses: dict[str, int] | None = None
+    counters: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorder:
+    """Knows the run, so that a record needs only the cell and its outcome."""
+
+    run_id: str
+    config_dirs: Sequence[Path]
+
+    def record(
+        self,
+        outcome: Outcome,
+        *,
+        launch: Launch,
+        launch_id: str,
+        cell: Cell,
+        started_at: str,
+        ready: Ready | None,
+        log: str | None,
+    ) -> Record:
+        effective = outcome.effective or (ready.effective if ready is not None else None)
+        return Record(
+            run_id=self.run_id,
+            launch_id=launch_id,
+            engine_id=launch.engine_id,
+            cell_id=cell.cell_id,
+            arm_id=cell.arm_id,
+            pair=launch.pair,
+            slot=launch.slot,
+            order=launch.order,
+            label=cell.label,
+            state=outcome.state,
+            reason=one_line(outcome.reason) if outcome.reason else None,
+            requested=cell.requested,
+            effective=asdict(effective) if effective is not None else None,
+            metrics=outcome.metrics or {},
+            checks=outcome.checks or {},
+            statuses=outcome.statuses or {},
+            startup={"ready_s": ready.ready_s, **asdict(ready.startup)} if ready is not None else None,
+            counters=outcome.counters,
+            started_at=started_at,
+            command=cell.command(self.config_dirs),
+            log=log,
+        )
+
+
+def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective) -> Outcome:
+    """The outcome of a load that ran to its end."""
+    try:
+        metrics, checks, statuses = summarize(measurement, gpus=cell.config.gpus)
+    except MeasurementError as error:
+        return Outcome(state=CellState.INVALID, reason=f"contradictory times: {error}", effective=effective)
+    state, reason = _state(measurement, cell, effective, statuses)
+    return Outcome(
+        state=state,
+        reason=reason,
+        effective=effective,
+        metrics=metrics if state.has_numbers else None,
+        checks=checks,
+        statuses=statuses,
+        counters=counter_difference(measurement),
+    )
+
+
+def _state(
+    measurement: Measurement, cell: Cell, effective: Effective, statuses: dict[str, int]
+) -> tuple[CellState, str | None]:
+    wrong = mismatches(cell.config.path, cell.engine, effective, measured=True)
+    if wrong:
+        return CellState.PATH_MISMATCH, "; ".join(wrong)
+    if measurement.aborted:
+        return CellState.FAILED, f"load given up: {measurement.aborted}"
+    if not statuses.get("ok"):
+        first = next(iter(measurement.requests.errors.values()), "no error was given")
+        return CellState.FAILED, f"no request succeeded ({_counted(statuses)}); the first said: {first}"
+    if effective.fallbacks:
+        return CellState.FALLBACK, "; ".join(effective.fallbacks)
+    return CellState.OK, None
+
+
+def _counted(statuses: dict[str, int]) -> str:
+    return ", ".join(f"{number} {status}" for status, number in statuses.items()) or "none was sent"
+
+
+def counter_difference(measurement: Measurement) -> dict[str, Any] | None:
+    """Counters over the steady window, or over the whole load where there was none."""
+    start = measurement.window_start or measurement.before
+    end = measurement.window_end or measurement.after
+    if start is None or end is None or end.time_ns < start.time_ns:
+        return None
+    return {"seconds": (end.time_ns - start.time_ns) / 1e9, **_difference(start.counters, end.counters)}
+
+
+def _difference(start: Counters, end: Counters) -> dict[str, Any]:
+    before, after = asdict(start), asdict(end)
+    difference: dict[str, Any] = {}
+    for name, value in after.items():
+        if isinstance(value, dict):
+            difference[name] = {key: total - before[name].get(key, 0) for key, total in value.items()}
+        elif name == "memory_high_water":
+            difference[name] = value  # a maximum, not a total
+        else:
+            difference[name] = value - before[name]
+    return difference
+
+
+def judge_partial(measurement: Measurement, state: CellState, reason: str) -> Outcome:
+    """The outcome of a load that was cut short: statuses of what was attempted, no metrics."""
+    try:
+        _, _, statuses = summarize(measurement, gpus=1)
+    except MeasurementError as error:
+        return Outcome(state=state, reason=f"{reason} (and contradictory times: {error})")
+    return Outcome(state=state, reason=reason, statuses=statuses, counters=counter_difference(measurement))

@@ -1,0 +1,75 @@
+"""results/<run id>/: created exclusively, the only place that a run writes to."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+
+from harness.cell import Cell
+from harness.records import Record, RunInfo, append_record, write_text_atomically
+from paths.api import UserError
+
+
+def now_text() -> str:
+    """Wall clock as ISO 8601 with zone; a label, never used in arithmetic."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+class RunFolder:
+    """Where things of one run go."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = path.name
+        self.cache = path / "cache"  # of compilers; removed when the run ends
+
+    @classmethod
+    def create(cls, out_dir: str) -> RunFolder:
+        """A new folder under `out_dir`. Raises UserError if it cannot be written."""
+        parent = Path(out_dir).expanduser().resolve()
+        run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            (parent / run_id).mkdir()
+        except OSError as error:
+            raise UserError(
+                f"out_dir={out_dir}: cannot be written ({error.strerror}: {error.filename});"
+                " choose a folder that can"
+            ) from error
+        folder = cls(parent / run_id)
+        folder.cache.mkdir()
+        return folder
+
+    def launch_folder(self, launch_id: str, path_name: str) -> Path:
+        """Where the log of one launch goes."""
+        safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in path_name)[:60]
+        folder = self.path / "cells" / f"{launch_id}-{safe}"
+        folder.mkdir(parents=True)
+        return folder
+
+    def write_cell_config(self, cell: Cell) -> None:
+        """The composed configuration of one cell."""
+        folder = self.path / "cells" / cell.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(cell.config.model_dump(mode="json"), sort_keys=False)
+        write_text_atomically(folder / "config.yaml", text)
+
+    def write_info(self, info: RunInfo) -> None:
+        write_text_atomically(self.path / "run.json", info.model_dump_json(indent=2) + "\n")
+
+    def append(self, record: Record) -> None:
+        append_record(self.path / "records.jsonl", record)
+
+    def relative(self, file: Path) -> str:
+        return file.relative_to(self.path).as_posix()
+
+    def remove_cache(self) -> None:
+        shutil.rmtree(self.cache, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove the folder of a run that measured nothing because its configuration was wrong."""
+        shutil.rmtree(self.path)
