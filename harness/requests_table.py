@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from harness.measurement import Measurement, Phase
 from harness.records import REQUEST_COLUMNS
-from harness.request_times import NS_PER_MS, derive
+from harness.request_times import derive
 from harness.statuses import STATUSES
 from harness.window import steady_window
 from paths.api import FinishReason
@@ -28,10 +28,11 @@ PARTS_NAME = "requests"
 
 _TEXT, _INT, _NS, _MS = pa.string(), pa.int32(), pa.int64(), pa.float64()
 _TYPES = {
-    "run_id": _TEXT, "launch_id": _TEXT, "cell_id": _TEXT, "arm_id": _TEXT, "phase": _TEXT, "request_id": pa.int64(),
-    "prompt_hash": _TEXT, "prompt_tokens": _INT, "requested_tokens": _INT, "output_tokens": _INT,
-    "first_event_tokens": _INT, "events": _INT, "scheduled_ns": _NS, "sent_ns": _NS, "first_ns": _NS, "last_ns": _NS,
-    "ttft_ms": _MS, "tpot_ms": _MS, "e2e_ms": _MS, "status": _TEXT, "finish_reason": _TEXT, "error": _TEXT,
+    "run_id": _TEXT, "launch_id": _TEXT, "cell_id": _TEXT, "arm_id": _TEXT, "phase": _TEXT,
+    "request_id": pa.int64(), "prompt_hash": _TEXT, "prompt_tokens": _INT, "requested_tokens": _INT,
+    "output_tokens": _INT, "first_event_tokens": _INT, "events": _INT, "scheduled_ns": _NS, "sent_ns": _NS,
+    "first_ns": _NS, "last_ns": _NS, "ttft_ms": _MS, "tpot_ms": _MS, "e2e_ms": _MS, "status": _TEXT,
+    "finish_reason": _TEXT, "error": _TEXT,
 }  # fmt: skip
 SCHEMA = pa.schema([(name, _TYPES[name]) for name in REQUEST_COLUMNS])
 
@@ -41,8 +42,8 @@ def request_rows(
 ) -> pa.Table:
     """One row per request of every phase. Times are relative to `origin_ns`; what does not exist is null.
 
-    phase is warmup, measured, or drain for measured requests that ended after the steady window. TTFT, TPOT and
-    E2E are given for whatever arrived, also of requests that failed; `status` says which.
+    phase is warmup, measured, or drain for measured requests that ended after the steady window. TTFT, TPOT
+    and E2E are given for whatever arrived, also of requests that failed; `status` says which.
     """
     requests = measurement.requests
     times, _ = derive(measurement)
@@ -97,7 +98,7 @@ class RequestsWriter:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._parts = 0
+        self._parts = len(_parts(run_dir))
         self._origins: dict[str, int] = {}  # launch → its first send
 
     def add(
@@ -116,9 +117,14 @@ class RequestsWriter:
         self._parts += 1
 
     def finish(self) -> Path:
-        """Join the parts, in the order of the cells, into one file, also when there are none; return its path."""
-        table = read_requests(self._run_dir)
+        """Join the parts, in the order of the cells, into one file, also when there are none.
+
+        Raises FileExistsError rather than overwrite the rows of another writer.
+        """
         target = self._run_dir / FILE_NAME
+        if target.exists():
+            raise FileExistsError(f"{target} exists already")
+        table = read_requests(self._run_dir)
         _write_atomically(table, target)
         shutil.rmtree(self._run_dir / PARTS_NAME, ignore_errors=True)
         return target
@@ -129,8 +135,12 @@ def read_requests(run_dir: Path) -> pa.Table:
     target = run_dir / FILE_NAME
     if target.is_file():
         return pq.read_table(target, schema=SCHEMA)
-    parts = sorted((run_dir / PARTS_NAME).glob("*.parquet"), key=lambda path: int(path.stem))
-    return pa.concat_tables([SCHEMA.empty_table(), *(pq.read_table(path, schema=SCHEMA) for path in parts)])
+    parts = [pq.read_table(path, schema=SCHEMA) for path in _parts(run_dir)]
+    return pa.concat_tables([SCHEMA.empty_table(), *parts])
+
+
+def _parts(run_dir: Path) -> list[Path]:
+    return sorted((run_dir / PARTS_NAME).glob("*.parquet"), key=lambda path: int(path.stem))
 
 
 def _write_atomically(table: pa.Table, path: Path) -> None:
