@@ -1,0 +1,99 @@
+"""The generic model: unfused torch, eager or compiled piece by piece between its opaque ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from paths.engine.batch import ForwardBatch, LayerCache
+from paths.engine.context import ForwardContext, forward_context
+from paths.engine.parallel import ParallelGroup
+from paths.generic_mrv1.layer import GenericLayer
+from paths.generic_mrv1.ops import SPLIT_OPS
+from paths.graphs.piecewise import PiecewiseCompiler
+from paths.kernels.add_rms_norm.torch_impl import add_rms_norm
+from paths.kernels.registry import Kernels
+from paths.kernels.rms_norm.torch_impl import rms_norm
+from paths.models.config import ModelConfig
+from paths.models.rope import rope_tables
+from paths.models.weights import Weights
+
+
+class GenericModel:
+    """DeepSeek-V3.2 and GLM-5 one operation after the other.
+
+    compiled: torch.compile with one piece before, between and after the attention of each layer; the first
+    forward passes compile (one for many rows, one for a single row), no later one does.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        kernels: Kernels,
+        *,
+        dtype: torch.dtype,
+        group: ParallelGroup,
+        hadamard: bool,
+        max_model_len: int,
+        compiled: bool = False,
+    ) -> None:
+        self.config, self.dtype, self.kernels, self.hadamard = config, dtype, kernels, hadamard
+        self.max_model_len = max_model_len
+        self._embed_tokens, self._norm, self._lm_head = weights.embed_tokens, weights.norm, weights.lm_head
+        self._layers = [GenericLayer(config, i, layer, group) for i, layer in enumerate(weights.layers)]
+        self._cos, self._sin = (
+            table.to(weights.norm.device) for table in rope_tables(config.rope, max_model_len)
+        )
+        self._compiler = PiecewiseCompiler(self._hidden, split_ops=SPLIT_OPS) if compiled else None
+
+    def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
+        """Hidden states `[T, Dm]` after the final norm. Raises ValueError beyond the position tables."""
+        if batch.max_length > self.max_model_len:
+            raise ValueError(
+                f"a row sees {batch.max_length} keys, the model was built for {self.max_model_len}"
+            )
+        context = ForwardContext(
+            batch=batch,
+            caches=caches,
+            kernels=self.kernels,
+            index_topk=self.config.index_topk,
+            hadamard=self.hadamard,
+        )
+        run = self._hidden if self._compiler is None else self._compiler
+        with torch.inference_mode(), forward_context(context):
+            return run(batch.input_ids, batch.positions)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden `[N, Dm]` → float32 `[N, V]`."""
+        with torch.inference_mode():
+            return F.linear(hidden, self._lm_head).float()
+
+    def compile_mode(self) -> str:
+        """`none`, or `inductor-piecewise` once compiled pieces have run."""
+        ran = self._compiler is not None and self._compiler.pieces_run > 0
+        return "inductor-piecewise" if ran else "none"
+
+    def compile_count(self) -> int:
+        """Graphs compiled so far."""
+        return 0 if self._compiler is None else self._compiler.compiles
+
+    def _hidden(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        eps = self.config.rms_norm_eps
+        cos, sin = self._cos[positions], self._sin[positions]
+        residual = F.embedding(input_ids, self._embed_tokens)
+        update: Tensor | None = None
+        for layer in self._layers:
+            gain = layer.weights.input_layernorm
+            if update is None:
+                h = rms_norm(residual, gain, eps)
+            else:
+                h, residual = add_rms_norm(update, residual, gain, eps)
+            update = layer.attention(h, cos, sin)
+            h, residual = add_rms_norm(update, residual, layer.weights.post_attention_layernorm, eps)
+            update = layer.feed_forward(h)
+        assert update is not None, "a model has at least one layer"
+        return add_rms_norm(update, residual, self._norm, eps)[0]

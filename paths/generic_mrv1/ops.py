@@ -1,0 +1,86 @@
+"""The opaque ops of the generic model. The compiler sees names and shapes; the kernels run outside of it.
+
+Cache write, indexer and attention are where the graph is split. They change paged caches that the compiler
+never sees: an in-place write that it did see would make it copy the whole cache in every step.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx.node import has_side_effect
+from torch.library import Library, register_fake
+
+from paths.engine.context import current_context
+
+NAMESPACE = "dsa_generic"
+
+_library = Library(NAMESPACE, "DEF")
+_library.define("mla_cache_write(Tensor c, Tensor k_pe, int layer) -> ()")
+_library.define("indexer(Tensor q, Tensor k, Tensor w, int layer) -> ()")
+_library.define("sparse_attention(Tensor q, int latent, float scale, int layer) -> Tensor")
+_library.define("moe_experts(Tensor x, Tensor ids, Tensor weights, Tensor w13, Tensor w2) -> Tensor")
+
+
+def _mla_cache_write(c: Tensor, k_pe: Tensor, layer: int) -> None:
+    context = current_context()
+    context.kernels.mla_cache_write(c, k_pe, context.batch.slot_mapping, context.caches[layer])
+
+
+def _indexer(q: Tensor, k: Tensor, w: Tensor, layer: int) -> None:
+    """Write this layer's index keys, then select for every row; the selection stays in the batch."""
+    context = current_context()
+    kernels, cache, batch = context.kernels, context.caches[layer], context.batch
+    kernels.index_k_write(k, batch.slot_mapping, cache, hadamard=context.hadamard)
+    query, weights = kernels.index_q_prepare(q, w, index_dtype=cache.index_dtype, hadamard=context.hadamard)
+    kernels.index_topk(query, weights, cache, batch, context.index_topk)
+
+
+def _sparse_attention(q: Tensor, latent: int, scale: float, layer: int) -> Tensor:
+    context = current_context()
+    out, _ = context.kernels.sparse_mla(
+        q, context.caches[layer], context.batch, context.index_topk, latent=latent, scale=scale
+    )
+    return out
+
+
+def _moe_experts(x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
+    return current_context().kernels.moe_experts(x, ids, weights, w13, w2)
+
+
+_library.impl("mla_cache_write", _mla_cache_write, "CompositeExplicitAutograd")
+_library.impl("indexer", _indexer, "CompositeExplicitAutograd")
+_library.impl("sparse_attention", _sparse_attention, "CompositeExplicitAutograd")
+_library.impl("moe_experts", _moe_experts, "CompositeExplicitAutograd")
+
+
+@register_fake(f"{NAMESPACE}::mla_cache_write", lib=_library)
+def _(c: Tensor, k_pe: Tensor, layer: int) -> None:
+    return None
+
+
+@register_fake(f"{NAMESPACE}::indexer", lib=_library)
+def _(q: Tensor, k: Tensor, w: Tensor, layer: int) -> None:
+    return None
+
+
+@register_fake(f"{NAMESPACE}::sparse_attention", lib=_library)
+def _(q: Tensor, latent: int, scale: float, layer: int) -> Tensor:
+    return q.new_empty(q.shape[0], q.shape[1], latent)
+
+
+@register_fake(f"{NAMESPACE}::moe_experts", lib=_library)
+def _(x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+mla_cache_write = torch.ops.dsa_generic.mla_cache_write.default
+indexer = torch.ops.dsa_generic.indexer.default
+sparse_attention = torch.ops.dsa_generic.sparse_attention.default
+moe_experts = torch.ops.dsa_generic.moe_experts.default
+
+# an op without outputs would otherwise count as dead code
+has_side_effect(mla_cache_write)
+has_side_effect(indexer)
+
+SPLIT_OPS = (mla_cache_write, indexer, sparse_attention)

@@ -1,0 +1,99 @@
+"""torch.compile in pieces: Dynamo captures once, Inductor compiles what stands between opaque split ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._inductor.compile_fx import compile_fx
+from torch.fx.passes.split_module import split_module
+
+Runnable = Callable[..., Any]
+
+INDUCTOR_OPTIONS: dict[str, Any] = {
+    "max_autotune": False,
+    "size_asserts": False,  # checked once by Dynamo's guards
+}
+
+
+class PiecewiseCompiler:
+    """Wraps a function of tensors whose first dimensions are the number of tokens.
+
+    The first call with more than one row compiles a graph with that dimension dynamic, the first call with
+    one row a specialised graph; further compilations would be counted. `pieces` is the number of compiled
+    pieces of a graph, one more than the number of runs of split ops; `pieces_run` counts their executions.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], *, split_ops: Collection[Any]) -> None:
+        self.compiles = 0
+        self.pieces = 0
+        self.pieces_run = 0
+        self._split_ops = frozenset(split_ops)
+        self._dynamic_known = False
+        self._compiled = torch.compile(
+            function,
+            backend=self._compile_graph,
+            fullgraph=True,
+            dynamic=False,
+            options={"guard_filter_fn": _only_input_guards},
+        )
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        if tensors[0].shape[0] > 1 and not self._dynamic_known:
+            for tensor in tensors:
+                torch._dynamo.mark_dynamic(tensor, 0)
+            self._dynamic_known = True
+        self.pieces_run += self.pieces
+        return self._compiled(*tensors)
+
+    def _compile_graph(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Runnable:
+        self.compiles += 1
+        split, piece_names = split_graph(graph, self._split_ops)
+        self.pieces = len(piece_names)
+        fake_inputs = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+        _PieceCompiler(split, piece_names).run(*fake_inputs)
+        return split.forward
+
+
+def split_graph(graph: fx.GraphModule, split_ops: Collection[Any]) -> tuple[fx.GraphModule, list[str]]:
+    """Cut a captured graph at the split ops; neighbouring split ops stay together.
+
+    Returns the stitched module and the names of its submodules that hold no split op, in order.
+    """
+    part_of: dict[fx.Node, int] = {}
+    part, in_split, pieces = 0, False, {0}
+    for node in graph.graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        splits = node.op == "call_function" and node.target in split_ops
+        if splits != in_split:
+            part, in_split = part + 1, splits
+            if not splits:
+                pieces.add(part)
+        part_of[node] = part
+    split = split_module(graph, graph, lambda node: part_of[node], keep_original_order=True)
+    names = [f"submod_{number}" for number in sorted(pieces)]
+    return split, [name for name in names if hasattr(split, name)]
+
+
+class _PieceCompiler(fx.Interpreter):
+    """Runs the stitched module on fake tensors and replaces each piece by its compiled form."""
+
+    def __init__(self, module: fx.GraphModule, piece_names: Sequence[str]) -> None:
+        super().__init__(module)
+        self._piece_names = frozenset(piece_names)
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        piece = getattr(self.module, target)
+        result = super().call_module(target, args, kwargs)
+        if target in self._piece_names:
+            compiled = compile_fx(piece, list(args), config_patches=INDUCTOR_OPTIONS)
+            self.module.__dict__[target] = compiled
+        return result
+
+
+def _only_input_guards(guards: Sequence[Any]) -> list[bool]:
+    """Keep the guards on shapes and on the arguments; weights and configuration never change."""
+    return [guard.guard_type == "SHAPE_ENV" or guard.name.startswith("L['tensors']") for guard in guards]
