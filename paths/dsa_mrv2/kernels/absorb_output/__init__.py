@@ -1,0 +1,1 @@
+"""Attention output from the latent space to the heads' value space."""

@@ -1,0 +1,1 @@
+"""Embedding lookup with the first layer's input norm."""

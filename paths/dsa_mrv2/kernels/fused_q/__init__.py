@@ -1,0 +1,1 @@
+"""From a layer's second projection to the attention query and the indexer query."""

@@ -1,0 +1,1 @@
+"""Linear projection that is quick for few rows."""

@@ -1,0 +1,119 @@
+"""C++ implementations of the kernel ops for the CPU, built at first use.
+
+`load()` returns an object with one method per op, with the signatures of `paths.kernels.registry.Kernels`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paths.engine.batch import PAGE_SIZE, ForwardBatch, LayerCache
+from paths.kernels.cpp.build import NATIVE, PORTABLE, CppUnavailable, Variant, build
+
+__all__ = ["NATIVE", "PORTABLE", "CppKernels", "CppUnavailable", "Variant", "load", "load_operators"]
+
+NAMESPACE = "dsa_paths"
+
+
+def load_operators(namespace: str, folder: Path, variant: Variant = NATIVE) -> Any:
+    """`torch.ops.<namespace>_<variant>` with every `<op>/cpu.cpp` of `folder`. Raises CppUnavailable."""
+    name = f"{namespace}_{variant.name}"
+    library = build(name, sorted(folder.glob("*/cpu.cpp")), variant)
+    try:
+        torch.ops.load_library(str(library))
+    except OSError as error:
+        raise CppUnavailable(f"cannot load {library}: {error}") from error
+    return getattr(torch.ops, name)
+
+
+def load(variant: Variant = NATIVE) -> CppKernels:
+    """Build and load the shared ops. Raises CppUnavailable with the reason."""
+    return CppKernels(load_operators(NAMESPACE, Path(__file__).parents[1], variant))
+
+
+class CppKernels:
+    """The shared ops in C++. Tensors are on the CPU, float32 or bfloat16, contiguous in their last dimension."""
+
+    def __init__(self, operators: Any) -> None:
+        # overloads are looked up once: resolving a packet at each call costs as much as a small kernel
+        self._rms_norm = operators.rms_norm.default
+        self._add_rms_norm = operators.add_rms_norm.default
+        self._rope = operators.rope.default
+        self._mla_cache_write = operators.mla_cache_write.default
+        self._index_k_write = operators.index_k_write.default
+        self._index_q_prepare = operators.index_q_prepare.default
+        self._index_topk = operators.index_topk.default
+        self._sparse_mla = operators.sparse_mla.default
+        self._moe_route = operators.moe_route.default
+        self._moe_experts = operators.moe_experts.default
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self._rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return self._add_rms_norm(x, residual, weight, eps)
+
+    def rope(self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, interleaved: bool) -> Tensor:
+        return self._rope(x, cos, sin, positions, interleaved)
+
+    def mla_cache_write(self, c: Tensor, k_pe: Tensor, slot_mapping: Tensor, cache: LayerCache) -> None:
+        self._mla_cache_write(c, k_pe, slot_mapping, cache.kv, cache.kv_dtype, cache.k_scale)
+
+    def index_k_write(self, k: Tensor, slot_mapping: Tensor, cache: LayerCache, *, hadamard: bool) -> None:
+        self._index_k_write(k, slot_mapping, cache.index, cache.index_dtype, PAGE_SIZE, hadamard)
+
+    def index_q_prepare(
+        self, q: Tensor, w: Tensor, *, index_dtype: str, hadamard: bool
+    ) -> tuple[Tensor, Tensor]:
+        return self._index_q_prepare(q, w, index_dtype, hadamard)
+
+    def index_topk(self, q: Tensor, w: Tensor, cache: LayerCache, batch: ForwardBatch, k: int) -> None:
+        self._index_topk(
+            q,
+            w,
+            cache.index,
+            cache.index_dtype,
+            PAGE_SIZE,
+            batch.lengths,
+            batch.req_rows,
+            batch.block_table,
+            batch.topk_indices,
+            k,
+        )
+
+    def sparse_mla(
+        self, q: Tensor, cache: LayerCache, batch: ForwardBatch, k: int, *, latent: int, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        return self._sparse_mla(
+            q,
+            cache.kv,
+            cache.kv_dtype,
+            cache.k_scale,
+            batch.topk_indices,
+            k,
+            batch.req_rows,
+            batch.block_table,
+            latent,
+            scale,
+        )
+
+    def moe_route(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        bias: Tensor,
+        *,
+        n_group: int,
+        topk_group: int,
+        top_k: int,
+        norm: bool,
+        scaling: float,
+    ) -> tuple[Tensor, Tensor]:
+        return self._moe_route(x, gate, bias, n_group, topk_group, top_k, norm, scaling)
+
+    def moe_experts(self, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
+        return self._moe_experts(x, ids, weights, w13, w2)
