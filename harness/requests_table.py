@@ -131,7 +131,7 @@ class RequestsWriter:
 
 
 def read_requests(run_dir: Path) -> pa.Table:
-    """All rows of a run: its file, or the parts of one that was interrupted; an empty table without either."""
+    """All rows of a run: its file, or the parts of an interrupted one; an empty table without either."""
     target = run_dir / FILE_NAME
     if target.is_file():
         return pq.read_table(target, schema=SCHEMA)

@@ -48,17 +48,21 @@ def active_window(starts_ns: Ints, ends_ns: Ints, threshold: int) -> Window | No
 def steady_window(measurement: Measurement) -> tuple[Window | None, str | None]:
     """The steady window, or None and why there is none.
 
-    Closed loop: where at least 95 % of the slots hold measured requests. Open loop: from the start of the
-    measured schedule to its last request. Both end before draining begins to show.
+    Closed loop: where at least 95 % of the slots hold measured requests. Open loop: from the end of the last
+    warm-up request, when the load has been on for a whole request, to the send of the last measured one.
     """
     requests, times = measurement.requests, measurement.times
     measured = requests.phase == Phase.MEASURED
     if not measured.any():
         return None, measurement.aborted or "no steady window: no measured request was sent"
     if not measurement.spec.closed:
-        start, end = times.measured_ns, int(requests.sent_ns[measured].max())
-        if start is None or end <= start:
-            return None, "no steady window: the measured arrivals span no time"
+        last_warm = requests.ended_ns[~measured].max(initial=times.start_ns)
+        start, end = max(int(last_warm), times.measured_ns or 0), int(requests.sent_ns[measured].max())
+        if end <= start:
+            return (
+                None,
+                "no steady window: the last request was sent before the warm-up had ended; raise measure_s",
+            )
         return Window(start, end), None
     needed = measurement.spec.steady_requests
     window = active_window(requests.sent_ns[measured], requests.ended_ns[measured], needed)

@@ -175,7 +175,9 @@ class OpenLoop:
 
     def note(self, now_ns: int, ledger: Ledger) -> None:
         if self.measured_ns is None and (now_ns >= self._end_of_warmup_ns or ledger.sent[Phase.MEASURED]):
-            self.measured_ns = self.steady_ns = self._end_of_warmup_ns
+            self.measured_ns = self._end_of_warmup_ns
+        if self.steady_ns is None and self.measured_ns is not None and not ledger.running[Phase.WARMUP]:
+            self.steady_ns = now_ns
         if self._next == len(self._times):
             self.stop(now_ns)
 

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from harness.measurement import Phase
+from harness.workload import make_dataset, make_source
+from harness.workload.dataset import Dataset, load_dataset
+from harness.workload.random import RandomSource, allowed_ids, special_ids
+from harness.workload.source import Prompt, prompt_hash
+from paths.api import UserError
+
+HF = {"vocab_size": 100, "bos_token_id": 0, "eos_token_id": [1, 2], "pad_token_id": None}
+
+
+def source(**changes):
+    values = {"kind": "random", "isl": 63, "osl": 5, "seed": 0, "salt": ("run", "launch", "cell")}
+    values["hf_config"] = HF
+    return make_source(**(values | changes))
+
+
+def ids(prompts: list[Prompt]) -> list[list[int]]:
+    return [prompt.ids.tolist() for prompt in prompts]
+
+
+def test_fault_035_ids_stay_in_range_and_are_not_special():
+    allowed = allowed_ids(4, special_ids({"eos_token_id": 0}))
+    drawn = RandomSource(ids=allowed, isl=10_000, osl=1, seed=0).next(1)[0].ids
+    assert set(drawn.tolist()) == {1, 2, 3}
+    assert special_ids(HF) == {0, 1, 2}
+    many = np.concatenate([prompt.ids for prompt in source().next(111)])
+    assert (many.min(), many.max()) == (3, 99)
+
+
+def test_special_tokens_of_the_tokenizer_are_left_out(tmp_path):
+    file = tmp_path / "tokenizer.json"
+    added = [{"id": 50, "special": True}, {"id": 51, "special": False}]
+    file.write_text(json.dumps({"added_tokens": added}))
+    many = set(np.concatenate([prompt.ids for prompt in source(tokenizer=file).next(111)]).tolist())
+    assert 50 not in many
+    assert 51 in many
+    file.write_text("[")
+    with pytest.raises(UserError, match=r"tokenizer\.json: unreadable"):
+        source(tokenizer=file)
+
+
+def test_random_prompts_have_exact_lengths_and_are_unique():
+    prompts = source().next(63) + source(salt=("run", "launch", "other")).next(63)
+    assert {(len(p.ids), p.max_tokens, p.ids.dtype) for p in prompts} == {(63, 5, np.dtype(np.int32))}
+    assert len({p.hash for p in prompts}) == 126
+    assert all(p.hash == prompt_hash(p.ids) for p in prompts)
+    assert source().next(0) == []
+
+
+def test_random_prompts_depend_on_seed_salt_and_phase_alone():
+    first = ids(source().next(7))
+    assert ids(source().next(7)) == first
+    assert ids(source(seed=1).next(7)) != first
+    assert ids(source(seed=-1).next(7)) != first
+    assert ids(source(salt=("run", "launchcell")).next(7)) != first
+    assert ids(source().next(7, phase=Phase.WARMUP)) != first
+
+
+def test_fault_041_measured_prompts_do_not_depend_on_the_warm_up():
+    short, long = source(), source()
+    short.next(1, phase=Phase.WARMUP)
+    long.next(100, phase=Phase.WARMUP)
+    assert ids(short.next(3) + short.next(4)) == ids(long.next(7))
+
+
+def test_fault_039_no_cell_repeats_the_prompts_of_another():
+    hashes = [p.hash for cell in ("a", "b") for p in source(salt=("run", "l0", cell)).next(111)]
+    assert len(set(hashes)) == 222
+
+
+def test_prompt_space_that_runs_out_is_counted_not_endless():
+    small = RandomSource(ids=allowed_ids(4, [0]), isl=1, osl=1, seed=0)
+    prompts = small.next(10)
+    assert len({p.hash for p in prompts}) == 3
+    assert small.repeated == 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"isl": 0}, "isl=0: a prompt needs at least 1 token"),
+        ({"isl": 60, "osl": 41, "max_model_len": 100}, "isl=60 . osl=41 exceed the model's limit of 100"),
+        ({"kind": "poem"}, "workload kind 'poem' is unknown; known: random, dataset"),
+        ({"kind": "dataset"}, "needs workload.file=FILE"),
+        ({"hf_config": {}}, "vocab_size=None in the model's config"),
+        ({"hf_config": {"vocab_size": 2, "eos_token_id": [0, 1]}}, "no token id is left"),
+    ],
+)
+def test_impossible_workloads_are_one_line_errors(changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        source(**changes)
+    assert "\n" not in str(error.value)
+
+
+def write(tmp_path, *lines):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return file
+
+
+def dataset(file, **changes) -> Dataset:
+    values = {"vocab_size": 100, "osl": 16, "encode": lambda text: [ord(c) % 100 for c in text]}
+    return load_dataset(file, **(values | changes))
+
+
+def test_dataset_takes_text_ids_and_max_tokens(tmp_path):
+    file = write(tmp_path, {"prompt": "abc"}, "", {"prompt_ids": [4, 5], "max_tokens": 3})
+    prompts, repeated = dataset(file).take(2, Phase.MEASURED)
+    assert sorted((p.ids.tolist(), p.max_tokens) for p in prompts) == [([4, 5], 3), ([97, 98, 99], 16)]
+    assert repeated == 0
+
+
+def test_dataset_cells_go_on_where_the_last_one_stopped(tmp_path):
+    file = write(tmp_path, *({"prompt_ids": [i]} for i in range(10)))
+    shared = dataset(file, seed=3)
+    first, second = (make_source(**arguments(shared)) for _ in range(2))
+    seen = ids(first.next(3) + second.next(4)) + ids(second.next(3, phase=Phase.WARMUP))
+    assert sorted(seen) == [[i] for i in range(10)]
+    assert (first.repeated, second.repeated) == (0, 0)
+    assert not first.exact_lengths
+    again = dataset(file, seed=3)
+    assert ids(again.take(7, Phase.MEASURED)[0]) == seen[:7]  # however long the warm-up was
+    second.next(1)
+    assert second.repeated == 1
+
+
+def arguments(shared):
+    return {"kind": "dataset", "isl": 1, "osl": 16, "seed": 0, "salt": (), "hf_config": HF, "dataset": shared}
+
+
+def test_equal_lines_count_as_repeated(tmp_path):
+    shared = dataset(write(tmp_path, {"prompt_ids": [1]}, {"prompt_ids": [1]}))
+    assert shared.take(2, Phase.MEASURED)[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: not valid JSON"),
+        ("[1]", "line 2: must be an object"),
+        ({}, 'line 2: needs either "prompt" or "prompt_ids"'),
+        ({"prompt": "a", "prompt_ids": [1]}, "line 2: needs either"),
+        ({"text": "a"}, "line 2: unknown key 'text'; known: prompt, prompt_ids, max_tokens"),
+        ({"prompt": ""}, "line 2: .*not empty"),
+        ({"prompt": 7}, "line 2: .*must be a text"),
+        ({"prompt_ids": []}, "line 2: .*at least one token id"),
+        ({"prompt_ids": [100]}, r"line 2: token id 100 is not in 0\.\.99"),
+        ({"prompt_ids": [-1]}, "line 2: token id -1"),
+        ({"prompt_ids": [1.5]}, "line 2: token id 1.5"),
+        ({"prompt_ids": [True]}, "line 2: token id True"),
+        ({"prompt_ids": [1], "max_tokens": 0}, "line 2: max_tokens is 0"),
+        ({"prompt_ids": [1], "max_tokens": "9"}, "line 2: max_tokens is '9'"),
+        ({"prompt_ids": [1] * 95, "max_tokens": 6}, "line 2: 95 prompt . 6 output tokens exceed"),
+    ],
+)
+def test_a_malformed_line_is_named_by_its_number(tmp_path, line, message):
+    file = write(tmp_path, {"prompt_ids": [1]}, line)
+    with pytest.raises(UserError, match=message) as error:
+        dataset(file, max_model_len=100)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_hold_nothing(tmp_path):
+    with pytest.raises(UserError, match="no prompts; the file needs at least one line"):
+        dataset(write(tmp_path, "", "  "))
+    with pytest.raises(UserError, match=r"absent\.jsonl: cannot be read"):
+        dataset(tmp_path / "absent.jsonl")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="binary: cannot be read"):
+        dataset(tmp_path / "binary")
+    with pytest.raises(UserError, match=r"needs workload\.file"):
+        make_dataset(None, osl=1, seed=0, hf_config=HF)
+
+
+def test_text_needs_a_tokenizer_that_fits_the_model(tmp_path):
+    file = write(tmp_path, {"prompt": "abc"})
+    with pytest.raises(UserError, match=r"line 1: .*needs a tokenizer"):
+        dataset(file, encode=None)
+    with pytest.raises(UserError, match=r"line 1: the tokenizer gives id 99, the model knows 0\.\.49"):
+        dataset(file, vocab_size=50)
+    with pytest.raises(UserError, match=r"line 1: .*encodes to no token"):
+        dataset(file, encode=lambda text: [])
