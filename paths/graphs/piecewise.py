@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.passes.split_module import split_module
 
 Runnable = Callable[..., Any]
@@ -19,21 +22,21 @@ INDUCTOR_OPTIONS: dict[str, Any] = {
 
 
 class PiecewiseCompiler:
-    """Wraps a function of tensors whose first dimensions are the number of tokens.
+    """Wraps a method of tensors whose first dimensions are the number of tokens.
 
     The first call with more than one row compiles a graph with that dimension dynamic, the first call with
     one row a specialised graph; further compilations would be counted. `pieces` is the number of compiled
     pieces of a graph, one more than the number of runs of split ops; `pieces_run` counts their executions.
     """
 
-    def __init__(self, function: Callable[..., Tensor], *, split_ops: Collection[Any]) -> None:
+    def __init__(self, method: Callable[..., Tensor], *, split_ops: Collection[Any]) -> None:
         self.compiles = 0
         self.pieces = 0
         self.pieces_run = 0
         self._split_ops = frozenset(split_ops)
         self._dynamic_known = False
         self._compiled = torch.compile(
-            function,
+            _with_own_code(method),
             backend=self._compile_graph,
             fullgraph=True,
             dynamic=False,
@@ -53,7 +56,8 @@ class PiecewiseCompiler:
         split, piece_names = split_graph(graph, self._split_ops)
         self.pieces = len(piece_names)
         fake_inputs = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
-        _PieceCompiler(split, piece_names).run(*fake_inputs)
+        fake_mode = next(value.fake_mode for value in fake_inputs if isinstance(value, FakeTensor))
+        _PieceCompiler(split, piece_names, fake_mode).run(*fake_inputs)
         return split.forward
 
 
@@ -81,19 +85,41 @@ def split_graph(graph: fx.GraphModule, split_ops: Collection[Any]) -> tuple[fx.G
 class _PieceCompiler(fx.Interpreter):
     """Runs the stitched module on fake tensors and replaces each piece by its compiled form."""
 
-    def __init__(self, module: fx.GraphModule, piece_names: Sequence[str]) -> None:
+    def __init__(self, module: fx.GraphModule, piece_names: Sequence[str], fake_mode: FakeTensorMode) -> None:
         super().__init__(module)
+        self._fake_mode = fake_mode
         self._piece_names = frozenset(piece_names)
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         piece = getattr(self.module, target)
-        result = super().call_module(target, args, kwargs)
+        # constants made inside a piece become fake as well
+        with self._fake_mode:
+            result = super().call_module(target, args, kwargs)
         if target in self._piece_names:
-            compiled = compile_fx(piece, list(args), config_patches=INDUCTOR_OPTIONS)
+            # a context of its own: what Inductor learns of one piece must not leak into the next
+            with tracing(TracingContext(self._fake_mode)):
+                compiled = compile_fx(piece, list(args), config_patches=INDUCTOR_OPTIONS)
             self.module.__dict__[target] = compiled
         return result
 
 
 def _only_input_guards(guards: Sequence[Any]) -> list[bool]:
     """Keep the guards on shapes and on the arguments; weights and configuration never change."""
-    return [guard.guard_type == "SHAPE_ENV" or guard.name.startswith("L['tensors']") for guard in guards]
+    return [
+        guard.guard_type == "SHAPE_ENV" or (guard.guard_type == "TENSOR_MATCH" and guard.name.isidentifier())
+        for guard in guards
+    ]
+
+
+def _with_own_code(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same bound method over a code object of its own.
+
+    Dynamo keeps compiled graphs per code object. Without guards on the model, another instance of the class
+    would be given this one's graphs.
+    """
+    function = method.__func__  # type: ignore[attr-defined]
+    code = function.__code__.replace()
+    own = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    return MethodType(own, method.__self__)  # type: ignore[attr-defined]
