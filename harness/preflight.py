@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from harness.cell import Cell
 from harness.hardware import detect_platform
 from harness.measurement import LoadSpec
+from harness.memory import needed_bytes
 from harness.plan import Launch
 from harness.workload import PromptSource, make_dataset, make_source
 from harness.workload.dataset import Dataset
@@ -89,6 +92,17 @@ def load_spec(cell: Cell, *, first_request_id: int) -> LoadSpec:
     )
 
 
+def _memory_shortage(cell: Cell) -> str | None:
+    """Why the model does not fit; starting it anyway would take the machine down with it."""
+    available, need = psutil.virtual_memory().available, needed_bytes(cell)
+    if cell.engine.device != "cpu" or need <= available:
+        return None
+    return (
+        f"model {cell.engine.model.name} needs about {need / 2**30:.1f} GiB and {available / 2**30:.1f} GiB are"
+        " free; choose a smaller model or lower engine.kv_pages"
+    )
+
+
 def unsupported_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> dict[str, str]:
     """launch_id → why its path cannot run here."""
     reasons: dict[str, str] = {}
@@ -96,4 +110,6 @@ def unsupported_launches(launches: Sequence[Launch], sys_path: Sequence[str]) ->
         description = describe_path(launch.cells[0], sys_path)
         if isinstance(description, Unsupported):
             reasons[launch.launch_id] = description.reason
+        elif description.kernels and (shortage := _memory_shortage(launch.cells[0])):
+            reasons[launch.launch_id] = shortage
     return reasons

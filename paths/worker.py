@@ -19,6 +19,7 @@ from typing import Any
 
 from paths import registry
 from paths.api import Engine, EngineConfig, UserError
+from paths.lifeline import tie_to_peer
 
 EXIT_USER_ERROR = 2
 EXIT_FATAL = 3
@@ -28,6 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="paths.worker")
     parser.add_argument("--fd", type=int, required=True)
     connection = Connection(parser.parse_args().fd)
+    tie_to_peer(connection.fileno())
     try:
         return _host(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):

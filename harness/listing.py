@@ -1,0 +1,66 @@
+"""`cmd=list`: paths and what each would run here, models, workloads. Starts nothing, imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.markup import escape
+from rich.tree import Tree
+
+from harness.cell import Cell, resolve_cell
+from harness.composition import Composer
+from harness.config import validate_cell
+from harness.console import out
+from harness.environment import code_revision
+from harness.errors import ExitCode
+from harness.hardware import detect_platform
+from harness.preflight import describe_path
+from paths.api import Description, Unsupported, UserError
+
+
+def print_listing(composer: Composer, choice: Sequence[str], config_dirs: Sequence[Path]) -> ExitCode:
+    """Everything that can be chosen, with the other keys of the command line as given."""
+    sys_path = [str(folder) for folder in config_dirs]
+    given = tuple(text for text in choice if not text.startswith("+path="))
+    chosen = [text.removeprefix("+path=") for text in choice if text.startswith("+path=")]
+    paths = Tree("[bold]paths[/] (+path=NAME)")
+    for name in chosen or composer.groups["path"]:
+        _add_path(paths, name, composer, (f"+path={name}", *given), sys_path)
+    out.print(paths, soft_wrap=True)
+    for group in sorted(composer.groups.keys() - {"path"}):
+        out.print(f"[bold]{group}s[/] ({group}=NAME): {', '.join(composer.groups[group])}", soft_wrap=True)
+    return ExitCode.OK
+
+
+def _add_path(
+    tree: Tree, name: str, composer: Composer, choice: tuple[str, ...], sys_path: Sequence[str]
+) -> None:
+    """One path: what it would run, or why it cannot; a broken one is a line, not the end of the list."""
+    try:
+        described = describe_path(_cell(composer, choice), sys_path)
+    except UserError as error:
+        tree.add(f"[red]{escape(name)}[/]: cannot be used: {escape(str(error))}")
+        return
+    if isinstance(described, Unsupported):
+        tree.add(f"[yellow]{escape(name)}[/]: unsupported here: {escape(described.reason)}")
+        return
+    _add_description(tree, name, described)
+
+
+def _cell(composer: Composer, choice: tuple[str, ...]) -> Cell:
+    config = validate_cell(composer.compose(choice), composer.groups["path"])
+    platform = detect_platform(config.device)
+    return resolve_cell(config, overrides=choice, platform=platform, revision=code_revision())
+
+
+def _add_description(tree: Tree, name: str, described: Description) -> None:
+    branch = tree.add(f"[green]{escape(name)}[/]: {escape(described.summary)}")
+    branch.add(
+        f"model {escape(described.model)}, runner {escape(described.runner)}, "
+        f"compile mode {escape(described.compile_mode)}, graph mode {escape(described.graph_mode)}"
+    )
+    if described.kernels:
+        kernels = branch.add("kernels")
+        for op, choice in described.kernels.items():
+            kernels.add(f"{escape(op)}: {escape(choice.impl)} [dim]({escape(choice.why)})[/]")
