@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from harness.records import METRIC_DEF_VERSION, CellState, Record, write_text_atomically
+from harness.records import METRIC_DEF_VERSION, Record, write_text_atomically
 from reports import tables
 from reports.load import RunData, flatten, load_run
 from reports.plots import draw_panels
@@ -39,6 +39,7 @@ def render(data: RunData) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["short"] = tables.short
     return environment.get_template("report.html").render(page_context(data))
 
 
@@ -88,7 +89,7 @@ def page_context(data: RunData) -> dict[str, Any]:
         "exit_words": tables.EXIT_WORDS.get(data.run.exit_code) if data.run.exit_code is not None else None,
         "columns": headers,
         "rows": rows,
-        "failures": [row for row in rows if row.state != CellState.OK],
+        "problems": tables.problems(rows),
         "flagged": [row for row in rows if row.failed_checks],
         "cells": [_cell(index, record) for index, record in enumerate(records)],
         "launches": launches,

@@ -20,7 +20,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from reports.tables import number
 
 COLOURS = ("#2a7fd4", "#d9730d", "#1a9a6c", "#c0509e", "#7b68d9", "#8a7a00", "#c2483d", "#5f7f8f")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -165,7 +164,7 @@ def _finish(axes: Axes, x_label: str, y_label: str) -> None:
     axes.margins(x=0.08)
     axes.set_xlabel(x_label, color=INK)
     axes.set_ylabel(y_label, color=INK)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value) if value else "0"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.tick_params(colors=INK)
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)

@@ -164,6 +164,36 @@ def columns(records: Sequence[Record]) -> list[Column]:
 
 
 @dataclass(frozen=True)
+class Problem:
+    """Cells that ended alike: same path, state and reason."""
+
+    state: str
+    path: str
+    reason: str
+    rows: list[Row]
+    logs: list[str]
+
+
+def problems(rows: Sequence[Row]) -> list[Problem]:
+    """Every cell that is not OK, in order of first appearance; cells with one cause share an entry."""
+    found: dict[tuple[str, str, str], Problem] = {}
+    for row in rows:
+        if row.state == CellState.OK:
+            continue
+        key = (row.state, row.path, row.reason)
+        problem = found.setdefault(key, Problem(*key, rows=[], logs=[]))
+        problem.rows.append(row)
+        if row.log and row.log not in problem.logs:
+            problem.logs.append(row.log)
+    return list(found.values())
+
+
+def short(text: str, limit: int = 120) -> str:
+    """A sentence that fits beside a number; the whole one stands in the list of problems."""
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+@dataclass(frozen=True)
 class Row:
     """One cell on one path: what the results table shows."""
 

@@ -90,14 +90,22 @@ def test_failures_come_first_with_reason_and_log(page, record, failed):
     )
     sections = [one.attributes.get("id") for one in root.all("section")]
     assert sections.index("problems") < sections.index("results")
-    problems = rows_of(root.by_id("problems"))
-    assert [row[2:4] for row in problems] == [
-        ["▣ OOM", "engine ran out of memory"], ["≠ PATH_MISMATCH", "ran V1"],
-    ]  # fmt: skip
-    link = root.by_id("problems").all("tr")[1].all("a")[1]
-    assert link.attributes["href"] == "cells/1/worker.log"
+    assert rows_of(root.by_id("problems")) == [
+        ["▣ OOM", "dsa_mrv2", "engine ran out of memory", "tiny_v32 c=1 64 of 64 ok", "cells/1/worker.log"],
+        ["≠ PATH_MISMATCH", "dsa_mrv2", "ran V1", "tiny_v32 c=1 64 of 64 ok", "cells/2/worker.log"],
+    ]
+    cell, log = root.by_id("problems").all("tr")[1].all("a")
+    assert cell.attributes["href"] == "#cell-1" and log.attributes["href"] == "cells/1/worker.log"
     results = rows_of(root.by_id("results"))
     assert results[1][3] == "— no numbers: engine ran out of memory"
+
+
+def test_cells_with_one_cause_share_a_row(page, failed):
+    reason = "at start-up: " + "g++ said no; " * 40
+    root = page([failed(i, reason=reason, log="cells/L0/worker.log") for i in range(11)])
+    (row,) = rows_of(root.by_id("problems"))
+    assert row[2] == reason.strip() and row[3].endswith("and 3 more") and row[4] == "cells/L0/worker.log"
+    assert all(len(one[3]) < 150 and one[3].endswith("…") for one in rows_of(root.by_id("results")))
 
 
 def test_no_problem_section_without_problems(page, record):
@@ -107,7 +115,7 @@ def test_no_problem_section_without_problems(page, record):
 def test_fallback_is_visible_with_numbers(page, record):
     said = {"fallbacks": ["rms_norm fell back from cpp to torch: no compiler"], "notes": ["a quiet remark"]}
     root = page([record(0, state="FALLBACK", reason="rms_norm ran in torch", effective=said)])
-    assert rows_of(root.by_id("problems"))[0][2] == "◐ FALLBACK"
+    assert rows_of(root.by_id("problems"))[0][0] == "◐ FALLBACK"
     row = rows_of(root.by_id("results"))[0]
     assert "rms_norm ran in torch" in row[2] and row[3].startswith("495")
     boxes = [one for one in root.by_id("proof").all("div") if "box" in (one.attributes.get("class") or "")]
