@@ -44,11 +44,36 @@ inline vf splat(float x) { return x - vf{}; }
 
 inline vf load(const float* p) { return raw_load<vf>(p); }
 
-inline vf load(const bf16* p) { return (vf)(__builtin_convertvector(raw_load<vh>(p), vu) << 16); }
+// The compiler splits these widenings in halves, hence the intrinsics.
+inline vu widen(vh v) {
+#ifdef __AVX512F__
+  return (vu)_mm512_cvtepu16_epi32((__m256i)v);
+#else
+  return __builtin_convertvector(v, vu);
+#endif
+}
+
+inline vu widen(vb v) {
+#ifdef __AVX512F__
+  return (vu)_mm512_cvtepu8_epi32((__m128i)v);
+#else
+  return __builtin_convertvector(v, vu);
+#endif
+}
+
+inline vh narrow(vu v) {
+#ifdef __AVX512F__
+  return (vh)_mm512_cvtepi32_epi16((__m512i)v);
+#else
+  return __builtin_convertvector(v, vh);
+#endif
+}
+
+inline vf load(const bf16* p) { return (vf)(widen(raw_load<vh>(p)) << 16); }
 
 // e4m3 to float32, exact, without passing through float32 denormals
 inline vf load(const e4m3* p) {
-  const vu bits = __builtin_convertvector(raw_load<vb>(p), vu);
+  const vu bits = widen(raw_load<vb>(p));
   const vu magnitude = bits & 0x7f;
   const vf normal = (vf)((magnitude << 20) + (120u << 23));
   const vf subnormal = normal * 2.0f - 0.015625f;
@@ -62,8 +87,8 @@ inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof(v)); }
 inline void store(bf16* p, vf v) {
   const vu bits = (vu)v;
   const vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
-  const vh narrow = __builtin_convertvector(v != v ? vu{} + 0x7fc0u : rounded, vh);
-  std::memcpy(p, &narrow, sizeof(narrow));
+  const vh half = narrow(v != v ? vu{} + 0x7fc0u : rounded);
+  std::memcpy(p, &half, sizeof(half));
 }
 
 inline float sum(vf v) {
@@ -91,6 +116,10 @@ inline void sum4(const vf* v, float* out) {
 #else
   for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
 #endif
+}
+
+inline void prefetch(const char* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }
 
 template <typename T>
@@ -129,7 +158,13 @@ inline vf exp(vf x) {
 // Rounds a float32 vector to T and back: what a store into a tensor of T keeps.
 inline void round_to(float*, int64_t, const float*) {}
 inline void round_to(float* x, int64_t n, const bf16*) {
-  for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(static_cast<bf16>(x[i]));
+  int64_t i = 0;
+  for (; i + W <= n; i += W) {
+    bf16 rounded[W];
+    store(rounded, load(x + i));
+    store(x + i, load(rounded));
+  }
+  for (; i < n; ++i) x[i] = static_cast<float>(static_cast<bf16>(x[i]));
 }
 
 }  // namespace simd

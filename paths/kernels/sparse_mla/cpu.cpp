@@ -13,6 +13,7 @@ using simd::vf;
 using simd::W;
 
 constexpr int64_t kKeyBlock = 32;
+constexpr int64_t kAhead = 3;  // keys fetched ahead: selected rows lie anywhere in the cache
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 // Scores of one head become probabilities relative to the running maximum; returns the factor of what came before.
@@ -54,7 +55,10 @@ void attend(const cache::Main& main, const Shape& shape, const std::vector<int64
   const int64_t n = static_cast<int64_t>(slots.size());
   for (int64_t start = 0; start < n; start += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, n - start);
-    for (int64_t i = 0; i < count; ++i) main.read(slots[start + i], keys + i * shape.width);
+    for (int64_t i = 0; i < count; ++i) {
+      if (start + i + kAhead < n) simd::prefetch(main.row(slots[start + i + kAhead]), main.row_bytes);
+      main.read(slots[start + i], keys + i * shape.width);
+    }
     gemm::nt<float, float>(q, shape.width, keys, shape.width, shape.heads, count, shape.width, scores, stride);
     for (int64_t h = 0; h < shape.heads; ++h) {
       const float before = softmax_step(scores + h * stride, count, scale, maximum[h], total[h]);
