@@ -20,7 +20,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-
 COLOURS = ("#2a7fd4", "#d9730d", "#1a9a6c", "#c0509e", "#7b68d9", "#8a7a00", "#c2483d", "#5f7f8f")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖", "★")
