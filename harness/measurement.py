@@ -114,7 +114,8 @@ class RequestColumns:
 class EventColumns:
     """One entry per event that was read, in the order of reading; all arrays are [E]."""
 
-    time_ns: IntColumn
+    time_ns: IntColumn  # read by the client: what every metric uses
+    emitted_ns: IntColumn  # readable on the engine's host, by its own stamp of the same clock
     request: npt.NDArray[np.int32]  # index into RequestColumns
     tokens: npt.NDArray[np.int32]  # 0 for an event that only closes its request
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,15 @@ class Ticket:
     ready_ns: int  # when both its schedule and a slot were there
 
 
+class _Frame(NamedTuple):
+    """What one engine step told about the requests that are running."""
+
+    read_ns: int
+    emitted_ns: int
+    rows: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int32]
+
+
 class Ledger:
     """Requests are rows in the order of sending; row r has request id `first_id` + r."""
 
@@ -40,7 +50,7 @@ class Ledger:
         }
         self._hashes: list[str] = []
         self._errors: dict[int, str] = {}
-        self._frames: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int32]]] = []
+        self._frames: list[_Frame] = []
         self.rows = 0
         self.occupied = 0  # requests that hold a slot
         self.sent = dict.fromkeys(Phase, 0)
@@ -95,7 +105,7 @@ class Ledger:
             self._errors[int(rows[row])] = events.details[row].error or "no reason given"
         if not live.all():  # what an abandoned request still says is not counted
             rows, counts, finish = rows[live], counts[live], finish[live]
-        self._frames.append((read_ns, rows, counts))
+        self._frames.append(_Frame(read_ns, events.time_ns, rows, counts))
         self._columns["heard_ns"][rows] = read_ns
         ended = finish != FinishReason.NONE
         if ended.any():
@@ -162,12 +172,13 @@ class Ledger:
         return RequestColumns(**columns, prompt_hash=tuple(self._hashes), errors=dict(self._errors))
 
     def events(self) -> EventColumns:
-        sizes = [len(rows) for _, rows, _ in self._frames]
-        times = np.array([when for when, _, _ in self._frames], dtype=np.int64)
+        sizes = [len(frame.rows) for frame in self._frames]
+        stamps = np.array([(f.read_ns, f.emitted_ns) for f in self._frames], dtype=np.int64).reshape(-1, 2)
         return EventColumns(
-            time_ns=np.repeat(times, sizes),
-            request=_joined([rows for _, rows, _ in self._frames]),
-            tokens=_joined([counts for _, _, counts in self._frames]),
+            time_ns=np.repeat(stamps[:, 0], sizes),
+            emitted_ns=np.repeat(stamps[:, 1], sizes),
+            request=_joined([frame.rows for frame in self._frames]),
+            tokens=_joined([frame.counts for frame in self._frames]),
         )
 
 

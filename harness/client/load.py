@@ -107,12 +107,16 @@ class _Load:
         self._watched_ns = self._reported_ns = self._heard_ns = 0
         for phase in Phase:
             self._fill_stock(phase, spec.concurrency or 16)
-        self._start_ns = clock()
-        self._pacer = make_pacer(spec, self._start_ns)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._start_ns = self._clock()
+        self._pacer = make_pacer(self._spec, self._start_ns)
 
     def drive(self) -> None:
-        ledger, pacer = self._ledger, self._pacer
         self._snapshot("before")
+        self._begin()  # again: asking the engine took time, and slots are free from now on
+        ledger, pacer = self._ledger, self._pacer
         while True:
             self._send(pacer.due(self._clock(), ledger))
             if pacer.issued_ns is not None and ledger.occupied == 0:

@@ -95,6 +95,7 @@ def measurement(
         requests=requests,
         events=EventColumns(
             time_ns=ns([ms for ms, _, _ in events]),
+            emitted_ns=ns([ms for ms, _, _ in events]),
             request=np.array([index for _, index, _ in events], dtype=np.int32),
             tokens=np.array([tokens for _, _, tokens in events], dtype=np.int32),
         ),
