@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from harness.client.load import run_load
+from harness.client.load import LoadInterrupted, run_load
 from harness.measurement import Phase
 from harness.metrics import summarize
 from harness.records import CellState, Metric, Record, RecordError, append_record, read_records
@@ -168,9 +168,9 @@ def test_fault_021_zero_is_not_unlimited():
 
 def test_fault_023_no_hidden_queue_in_the_client():
     endpoint = FakeEndpoint(lambda r, n: Answer(((100.0, 4),)))
-    metrics, _, _ = summarize(drive(endpoint, concurrency=150), gpus=1)
-    assert metrics["e2e_p99_ms"].reason or metrics["e2e_p99_ms"].value == pytest.approx(100)
-    assert metrics["e2e_mean_ms"].value == pytest.approx(100)
+    requests = drive(endpoint, concurrency=150).requests
+    assert len(requests) >= 450
+    assert set((requests.ended_ns - requests.sent_ns).tolist()) == {100 * MS}
     assert endpoint.peak == 150
 
 
@@ -250,7 +250,7 @@ def test_fault_049_a_token_count_that_is_not_delivered_is_refused():
         ]
 
     endpoint.poll = lazy
-    with pytest.raises(Exception, match="announced a number of tokens that it did not send"):
+    with pytest.raises(LoadInterrupted, match="announced a number of tokens that it did not send"):
         drive(endpoint)
 
 

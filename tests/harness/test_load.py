@@ -7,8 +7,9 @@ import pytest
 
 from harness.client.endpoint import EngineDied
 from harness.client.load import LoadCancelled, LoadInterrupted, run_load
-from harness.measurement import Cut, LoadSpec, Phase
+from harness.measurement import Cut, Phase
 from harness.metrics import summarize
+from harness.window import steady_window
 from harness.workload.random import RandomSource, allowed_ids
 from paths.api import FinishReason, UserError
 from tests.harness.fake_endpoint import MS, Answer, FakeEndpoint, steady
@@ -102,8 +103,6 @@ def test_counters_are_read_at_the_window_and_while_idle():
     names = ("before", "window_start", "window_end", "after")
     times = [getattr(measurement, name).time_ns for name in names]
     assert times == sorted(times)
-    from harness.window import steady_window
-
     window, _ = steady_window(measurement)
     assert times[1] - window.start_ns <= 10 * MS  # the next frame at the latest
     assert abs(times[2] - window.end_ns) <= 10 * MS
@@ -294,10 +293,3 @@ def test_bursty_arrivals_keep_the_rate(burstiness):
 def test_impossible_loads_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         spec(**changes)
-
-
-def test_load_spec_can_be_read_back():
-    load = spec(concurrency=1024)
-    assert isinstance(load, LoadSpec)
-    assert load.closed
-    assert not spec(request_rate=1.0).closed
