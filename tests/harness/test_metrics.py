@@ -270,3 +270,10 @@ def test_contradictory_times_are_an_error():
     base.events.request[1] = 7
     with pytest.raises(MeasurementError, match="belongs to no request"):
         summarize(base, gpus=1)
+
+
+def test_tokens_of_the_first_event_cost_no_time_per_output_token():
+    metrics, _, _ = summarize(measurement(Row([(100, 4), (130, 3), (145, 2)])), gpus=1)
+    assert metrics["tpot_mean_ms"].value == pytest.approx(45 / 5)  # dividing by 9 - 1 gives 5.6
+    assert metrics["tpot_pooled_ms"].value == pytest.approx(45 / 5)
+    assert metrics["tokens_per_event"].value == pytest.approx(5 / 2)
