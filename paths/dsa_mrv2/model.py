@@ -1,8 +1,8 @@
 """DeepSeek-Sparse-Attention model of few, large operations, without compilation.
 
-A layer is: one projection for everything that reads its input; norms, RoPE and cache writes; one projection of the
-query latent; both queries; then the eager part (indexer and attention, in `_sparse_attention`), output projection
-and feed-forward. T tokens, Dm hidden, H heads, C latent, R rope, N nope, V value, nI × dI indexer.
+A layer is: one projection for everything that reads its input; norms, RoPE and cache writes; one projection
+of the query latent; both queries; then the eager part (indexer and attention, in `_sparse_attention`), output
+projection and feed-forward. T tokens, Dm hidden, H heads, C latent, R rope, N nope, V value, nI × dI indexer.
 """
 
 from __future__ import annotations
@@ -101,9 +101,7 @@ class DsaModel:
     def compile_count(self) -> int:
         return 0
 
-    def _attention(
-        self, layer: FusedLayer, hidden: Tensor, batch: ForwardBatch, cache: LayerCache
-    ) -> Tensor:
+    def _attention(self, layer: FusedLayer, hidden: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
         config = self.config
         projected = self._fused.linear(hidden, layer.input_proj)
         q_latent = self._fused.fused_norm_rope(

@@ -1,1 +1,1 @@
-"""Fused operations of this path: one folder each, `composed.py` is the definition and `cpu.cpp` the kernel."""
+"""Fused operations of this path: in each folder `composed.py` is the definition, `cpu.cpp` the kernel."""

@@ -113,5 +113,7 @@ def _choose(kernels: Kernels, prefer: str) -> tuple[str, dict[str, Callable[...,
                     f"fused kernels in cpp cannot be had ({error}): use auto or composed"
                 ) from error
             kernels.notes.append(f"fused operations: composed instead of cpp, {error}")
-    modules = {op: import_module(f"paths.dsa_mrv2.kernels.{folder}.composed") for op, folder in FUSED_OPS.items()}
+    modules = {
+        op: import_module(f"paths.dsa_mrv2.kernels.{folder}.composed") for op, folder in FUSED_OPS.items()
+    }
     return "composed", {op: partial(getattr(module, op), kernels) for op, module in modules.items()}

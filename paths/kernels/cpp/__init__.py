@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE, ForwardBatch, LayerCache
-from paths.kernels.cpp.build import NATIVE, PORTABLE, CppUnavailable, Variant, build
+from paths.kernels.cpp.build import NATIVE, PORTABLE, CppUnavailable, Variant, build_library
 
 __all__ = ["NATIVE", "PORTABLE", "CppKernels", "CppUnavailable", "Variant", "load", "load_operators"]
 
@@ -22,7 +22,7 @@ NAMESPACE = "dsa_paths"
 def load_operators(namespace: str, folder: Path, variant: Variant = NATIVE) -> Any:
     """`torch.ops.<namespace>_<variant>` with every `<op>/cpu.cpp` of `folder`. Raises CppUnavailable."""
     name = f"{namespace}_{variant.name}"
-    library = build(name, sorted(folder.glob("*/cpu.cpp")), variant)
+    library = build_library(name, sorted(folder.glob("*/cpu.cpp")), variant)
     try:
         torch.ops.load_library(str(library))
     except OSError as error:
@@ -36,7 +36,7 @@ def load(variant: Variant = NATIVE) -> CppKernels:
 
 
 class CppKernels:
-    """The shared ops in C++. Tensors are on the CPU, float32 or bfloat16, contiguous in their last dimension."""
+    """The shared ops in C++, for CPU tensors of float32 or bfloat16 with unit inner stride."""
 
     def __init__(self, operators: Any) -> None:
         # overloads are looked up once: resolving a packet at each call costs as much as a small kernel

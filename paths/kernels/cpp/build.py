@@ -57,7 +57,7 @@ def find_compiler() -> str:
     raise CppUnavailable("no C++ compiler on the PATH (g++, c++ or clang++)")
 
 
-def build(namespace: str, sources: Sequence[Path], variant: Variant = NATIVE) -> Path:
+def build_library(namespace: str, sources: Sequence[Path], variant: Variant = NATIVE) -> Path:
     """Path of the library that registers `sources` under `torch.ops.<namespace>`; built if it is not cached.
 
     Two processes may call this at once: the second waits for the first. Raises CppUnavailable.

@@ -43,9 +43,7 @@ def fused_norm_rope(
     return kernels.rms_norm(q, norms.q, norms.eps)
 
 
-def _rotate(
-    kernels: Kernels, x: Tensor, rotary: Rotary, batch: ForwardBatch, *, interleaved: bool
-) -> Tensor:
+def _rotate(kernels: Kernels, x: Tensor, rotary: Rotary, batch: ForwardBatch, *, interleaved: bool) -> Tensor:
     """One head `[T, R]`."""
     turned = kernels.rope(x[:, None], rotary.cos, rotary.sin, batch.positions, interleaved=interleaved)
     return turned[:, 0]

@@ -28,6 +28,6 @@ def moe_block(kernels: Kernels, x: Tensor, block: MoeBlock) -> Tensor:
 
 
 def gated_mlp(kernels: Kernels, x: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
-    """x `[T, Dm]`, w13 `[2I, Dm]` gate rows first, w2 `[Dm, I]` → `[T, Dm]`: one expert that all rows take."""
+    """x `[T, Dm]`, w13 `[2I, Dm]` gate rows first, w2 `[Dm, I]` → `[T, Dm]`: one expert for all rows."""
     ids = torch.zeros(x.shape[0], 1, dtype=torch.int32, device=x.device)
     return kernels.moe_experts(x, ids, torch.ones_like(ids, dtype=torch.float32), w13[None], w2[None])
