@@ -20,6 +20,8 @@ from harness.records import Metric, Record
 
 # a pipe has no width: give the table room instead of rich's 80 columns
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+_LONGEST_REASON = 300
+
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -80,7 +82,7 @@ class Progress:
     def cell_done(self, record: Record) -> None:
         self._done += 1
         color = {"OK": "green", "FALLBACK": "yellow"}.get(record.state, "red")
-        reason = f" [dim]{escape(record.reason)}[/]" if record.reason else ""
+        reason = f" [dim]{escape(_clipped(record.reason))}[/]" if record.reason else ""
         err.print(f"[{self._done}/{self._cells}] {escape(record.label)} [{color}]{record.state}[/]{reason}")
 
     def _show(self, text: str, fraction: float | None) -> None:
@@ -104,8 +106,13 @@ def print_result(records: Sequence[Record], report: Path) -> None:
     out.print(table)
     for record in records:
         if record.reason:
-            out.print(f"{record.label}: {record.state}: {record.reason}", markup=False, soft_wrap=True)
+            out.print(f"{record.label}: {record.state}: {_clipped(record.reason)}", markup=False, soft_wrap=True)
     out.print(f"report: {report}", markup=False, soft_wrap=True)
+
+
+def _clipped(reason: str) -> str:
+    """The whole reason is in the record and in the report."""
+    return reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + " …"
 
 
 def _row(record: Record, *, show_model: bool) -> list[str]:

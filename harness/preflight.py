@@ -98,7 +98,7 @@ def _memory_shortage(cell: Cell) -> str | None:
     if cell.engine.device != "cpu" or need <= available:
         return None
     return (
-        f"model {cell.engine.model.name} needs about {need / 2**30:.1f} GiB and {available / 2**30:.1f} GiB are"
+        f"model {cell.engine.model.name} needs about {need / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are"
         " free; choose a smaller model or lower engine.kv_pages"
     )
 
