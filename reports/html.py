@@ -49,6 +49,7 @@ class Cell:
 
     record: Record
     anchor: str
+    label: str
     path: str
     statuses: str
     metrics: list[tuple[str, str, tables.Figure]]  # name, arrow, figure; those that have a value
@@ -166,7 +167,8 @@ def _launch(records: Sequence[Record]) -> Launch:
 
 
 def _calls(implementations: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {calls:,}" for name, calls in implementations.items()) or "none"
+    called = ", ".join(f"{name} {calls:,}" for name, calls in implementations.items() if calls)
+    return called or "not called"
 
 
 def _said(records: Sequence[Record], key: str) -> list[str]:
@@ -197,7 +199,6 @@ def machine_sentence(environment: Mapping[str, Any]) -> str:
         f"{environment['cores']} cores" if environment.get("cores") else None,
         gpu.get("name") if isinstance(gpu, Mapping) else gpu,
         tables.bytes_text(environment["memory_bytes"]) if environment.get("memory_bytes") else None,
-        environment.get("os"),
     ]
     return " · ".join(tables.plain(part) for part in parts if part is not None) or "machine not recorded"
 
@@ -227,6 +228,7 @@ def _cell(index: int, record: Record) -> Cell:
     return Cell(
         record=record,
         anchor=tables.anchor(index),
+        label=tables.cell_label(record),
         path=tables.plain(record.requested.get("path")),
         statuses=tables.status_text(record.statuses),
         metrics=[

@@ -214,7 +214,7 @@ def result_rows(records: Sequence[Record], headers: Sequence[Column]) -> list[Ro
     return [
         Row(
             anchor=anchor(index),
-            label=record.label,
+            label=cell_label(record),
             path=plain(record.requested.get("path")),
             state=record.state.value,
             symbol=STATE_SYMBOLS[record.state],
@@ -228,6 +228,11 @@ def result_rows(records: Sequence[Record], headers: Sequence[Column]) -> list[Ro
         )
         for index, record in enumerate(records)
     ]
+
+
+def cell_label(record: Record) -> str:
+    """The label without the path, which has a column of its own."""
+    return record.label.removeprefix(f"{plain(record.requested.get('path'))} ") or record.label
 
 
 def anchor(index: int) -> str:

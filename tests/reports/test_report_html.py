@@ -137,7 +137,10 @@ def test_failed_checks_are_flagged_and_explained(page, record):
 
 
 def test_requested_and_effective_side_by_side(page, record):
-    effective = {"kv_dtype": "fp8", "dtype": "float32", "k_scale_origin": "default-1.0"}
+    kernels = {"rms_norm": {"torch": 3, "cpp": 797}, "rope": {"cpp": 0}, "moe_route": {}}
+    effective = {
+        "kv_dtype": "fp8", "dtype": "float32", "k_scale_origin": "default-1.0", "kernels": kernels,
+    }  # fmt: skip
     proof = page([record(0, requested={"kv_dtype": "fp8"}, effective=effective)]).by_id("proof")
     rows = {row[0]: row[1:] for row in rows_of(proof)}
     assert rows["kv_dtype"] == ["fp8", "=", "fp8"]
@@ -145,6 +148,7 @@ def test_requested_and_effective_side_by_side(page, record):
     assert rows["index_dtype"] == ["auto", "→", "bf16"]
     assert rows["runner"] == ["—", "", "V2"]
     assert rows["rms_norm"] == ["torch 3, cpp 797"]
+    assert rows["rope"] == rows["moe_route"] == ["not called"]
     assert "default scale of 1.0" in proof.text and "5,632 bytes per token" in proof.text
 
 

@@ -89,3 +89,9 @@ def test_success_keeps_its_digits_in_a_row(record):
     row = tables.result_rows([record(metrics=metrics)], headers)[0]
     texts = {column.name: figure.text for column, figure in zip(headers, row.figures, strict=True)}
     assert texts["success_rate"] == "0.9999" and texts["out_tps"] == "—"
+
+
+def test_label_does_not_repeat_the_path(record):
+    assert tables.cell_label(record(label="dsa_mrv2 tiny_v32 c1")) == "tiny_v32 c1"
+    assert tables.cell_label(record(label="dsa_mrv2")) == "dsa_mrv2"
+    assert tables.cell_label(record(label="dsa_mrv2 ")) == "dsa_mrv2 "
