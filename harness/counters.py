@@ -31,6 +31,19 @@ def cpu_seconds_per_token(measurement: Measurement) -> tuple[float | None, int]:
     return (spent / tokens if tokens else None), tokens
 
 
+def dsa_active_token_frac(measurement: Measurement) -> tuple[float | None, int]:
+    """Share of decode tokens in the window whose context is longer than index_topk, and the tokens.
+
+    Below that length the selection takes every key, so a low share means that sparsity was not exercised.
+    """
+    start, end = measurement.window_start, measurement.window_end
+    if start is None or end is None:
+        return None, 0
+    tokens = end.counters.decode_tokens - start.counters.decode_tokens
+    sparse = end.counters.decode_tokens_sparse - start.counters.decode_tokens_sparse
+    return (sparse / tokens if tokens else None), tokens
+
+
 def token_accounts(measurement: Measurement, times: RequestTimes) -> tuple[int, int] | str:
     """Output tokens as the client read them and as the engine counted them, over the whole load.
 

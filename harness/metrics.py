@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.checks import broken_lengths, judge
-from harness.counters import cpu_seconds_per_token, prefix_hit_rate
+from harness.counters import cpu_seconds_per_token, dsa_active_token_frac, prefix_hit_rate
 from harness.measurement import Measurement, Phase
 from harness.percentiles import percentile, shortage
 from harness.records import Check, Metric
@@ -278,8 +278,10 @@ class _Scope:
             why = "nothing arrived between the counters around the window"
         rate, prompts = prefix_hit_rate(self.m, self.times)
         cost, tokens = cpu_seconds_per_token(self.m)
+        sparse, decoded = dsa_active_token_frac(self.m)
         priced = _number(cost, "s/tok", "down", tokens, reason=why)
         return {
             "prefix_hit_rate": _number(rate, "fraction", "none", prompts, reason=why),
+            "dsa_active_token_frac": _number(sparse, "fraction", "none", decoded, reason=why),
             "cpu_s_per_token": priced if self.excuse is None else _absent("s/tok", "down", self.excuse),
         }

@@ -126,6 +126,7 @@ class ScriptedEngine:
         self._start = np.empty(0, dtype=np.int64)
         self._next = np.empty(0, dtype=np.int64)
         self._due = np.empty(0, dtype=np.int64)
+        self._arrived: list[tuple[int, int, int, int]] = []  # columns of requests since the last step
         self._arrivals = 0
         self._aborted: list[int] = []
         self._counters = Counters()
@@ -141,25 +142,34 @@ class ScriptedEngine:
         self._arrivals += 1
         self._counters.prompt_tokens += len(request.prompt_ids)
         self._scripts.append(script)
-        self._ids = np.append(self._ids, request.request_id)
-        self._start = np.append(self._start, now)
-        self._next = np.append(self._next, 0)
-        self._due = np.append(self._due, now + script.at_ns[0])
+        self._arrived.append((request.request_id, now, 0, now + int(script.at_ns[0])))
 
     def refuse(self, request_id: int, error: str) -> None:
         raise UserError(f"request {request_id}: {error}")  # `add` takes every request
 
+    def _settle(self) -> None:
+        """Move new arrivals into the columns."""
+        if self._arrived:
+            new = np.asarray(self._arrived, dtype=np.int64).T
+            self._arrived.clear()
+            self._ids, self._start, self._next, self._due = (
+                np.concatenate(pair)
+                for pair in zip((self._ids, self._start, self._next, self._due), new, strict=True)
+            )
+
     def abort(self, request_id: int) -> None:
+        self._settle()
         rows = np.flatnonzero(self._ids == request_id)
         if len(rows):
             self._aborted.append(request_id)
             self._keep(self._ids != request_id)
 
     def has_work(self) -> bool:
-        return bool(len(self._ids)) or bool(self._aborted)
+        return bool(len(self._ids)) or bool(self._arrived) or bool(self._aborted)
 
     def step(self) -> StepEvents:
         """Wait for the next event, at most a millisecond, and emit whatever is due."""
+        self._settle()
         if not self._aborted and len(self._due):
             wait_s = (int(self._due.min()) - time.perf_counter_ns()) / 1e9
             if wait_s > 0:
@@ -240,6 +250,7 @@ class ScriptedEngine:
         )
 
     def close(self) -> None:
+        self._settle()
         self._keep(np.zeros(len(self._ids), dtype=bool))
 
 

@@ -22,7 +22,7 @@ NAMES = {
     *("e2e_sched_mean_ms", "e2e_sched_p50_ms", "e2e_sched_p90_ms", "e2e_sched_p99_ms"),
     *("queue_mean_ms", "icl_p50_ms", "icl_p99_ms", "icl_max_ms", "itl_mean_ms", "itl_p50_ms", "itl_p99_ms"),
     *("tokens_per_event", "success_rate", "client_lag_p99_ms", "achieved_rate", "prefix_hit_rate"),
-    *("cpu_s_per_token", "output_tokens", "requests_ok", "measured_s", "window_s"),
+    *("cpu_s_per_token", "dsa_active_token_frac", "output_tokens", "requests_ok", "measured_s", "window_s"),
 }
 UP = {"out_tps", "out_tps_per_gpu", "total_tps", "out_tps_full", "total_tps_full", "req_per_s"}
 UP |= {"interactivity", "success_rate"}
@@ -165,8 +165,10 @@ def counters(ms: float, **values) -> Snapshot:
 def test_counters_around_the_window():
     snapshots = {
         "before": counters(0, output_tokens=100),
-        "window_start": counters(15, cpu_seconds=1.0, prefix_cache_hits=50, recompiles=3),
-        "window_end": counters(105, cpu_seconds=1.9, prefix_cache_hits=59, recompiles=3),
+        "window_start": counters(15, cpu_seconds=1.0, prefix_cache_hits=50, recompiles=3, decode_tokens=7),
+        "window_end": counters(
+            105, cpu_seconds=1.9, prefix_cache_hits=59, recompiles=3, decode_tokens=15, decode_tokens_sparse=6
+        ),
         "after": counters(130, output_tokens=111),
     }
     metrics, checks, _ = summarize(
@@ -174,6 +176,8 @@ def test_counters_around_the_window():
     )
     assert metrics["cpu_s_per_token"].value == pytest.approx(0.9 / 9)
     assert metrics["prefix_hit_rate"].value == pytest.approx(9 / 18)
+    assert metrics["dsa_active_token_frac"].value == pytest.approx(6 / 8)
+    assert metrics["dsa_active_token_frac"].n == 8
     assert checks["prefix_cache"].ok is False
     assert checks["recompiles"].ok is True
     assert checks["tokens"].ok is True
