@@ -35,7 +35,7 @@ class Endpoint(Protocol):
     def abort(self, request_ids: Sequence[int]) -> None: ...
 
     def counters(self) -> Counters:
-        """A snapshot. Token events that arrive while waiting for it are kept, with their times, for `poll`."""
+        """A snapshot. Token events that arrive meanwhile are kept, with their times, for `poll`."""
 
     def effective(self) -> Effective: ...
 
