@@ -9,6 +9,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+import yaml
+
 from harness.arguments import USAGE, Arguments, parse_arguments
 from harness.cell import Cell, resolve_cell
 from harness.composition import Composer, packaged_conf
@@ -84,13 +86,16 @@ def _measure(cells: Sequence[Cell], arguments: Arguments, command: str) -> ExitC
 
 
 def _inspect(arguments: Arguments, composer: Composer) -> ExitCode:
-    """--cfg and --info: check as we would, then let Hydra print the first cell."""
+    """--cfg and --info, of the first cell."""
     from harness.inspection import hydra_inspect
 
     choices = expand_sweeps(arguments.overrides, composer.groups)
-    composer.compose(choices[0])
+    composed = composer.compose(choices[0])
     if len(choices) > 1:
         print(f"# first of {len(choices)} cells: {shlex.join(choices[0])}", file=sys.stderr)
+    if arguments.cfg == "job":
+        print(yaml.safe_dump(composed, sort_keys=False), end="")
+        return ExitCode.OK
     return hydra_inspect(arguments, choices[0])
 
 

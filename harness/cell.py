@@ -68,8 +68,9 @@ class Cell:
     @property
     def label(self) -> str:
         """Short human name; unique only together with the ids."""
-        parts = [self.engine.path, self.engine.model.name, f"kv={self.engine.kv_dtype}", self.load]
-        return " ".join(parts)
+        random = self.config.workload.kind == "random"
+        work = f"{self.isl}/{self.osl}" if random else self.config.workload.name
+        return f"{self.engine.path} {self.engine.model.name} kv={self.engine.kv_dtype} {work} {self.load}"
 
     @property
     def load(self) -> str:

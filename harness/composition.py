@@ -92,7 +92,7 @@ class Composer:
 
     def _compose_groups(self, groups: tuple[str, ...]) -> _Base:
         plugin: str | None = None
-        overrides = [f"hydra.searchpath=[{','.join(map(_quoted, self.folders[1:]))}]"]
+        overrides = [search_path_override(self.folders[1:])]
         for text in groups:
             override = self._parse(text)
             self._check_options(override)
@@ -129,6 +129,11 @@ class Composer:
                 f"{override.input_line}: unknown key {key}{nearest(key, known)} See --help for all."
             )
         OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
+
+
+def search_path_override(folders: Sequence[Path]) -> str:
+    """Adds the user's folders to Hydra's search path."""
+    return f"hydra.searchpath=[{','.join(map(_quoted, folders))}]"
 
 
 def _quoted(folder: Path) -> str:

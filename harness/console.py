@@ -21,6 +21,11 @@ from harness.records import Metric, Record
 # a pipe has no width: give the table room instead of rich's 80 columns
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 _LONGEST_REASON = 300
+# requested keys that get a column when the run varies them
+_WORTH_A_COLUMN = (
+    "model", "checkpoint", "dtype", "index_dtype", "threads", "workload", "isl", "osl", "num_prompts",
+    "burstiness", "seed",
+)  # fmt: skip
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -93,20 +98,24 @@ class Progress:
 def print_result(records: Sequence[Record], report: Path) -> None:
     """One table of all cells, why some have no numbers, and where the report is."""
     models = dict.fromkeys(str(record.requested["model"]) for record in records)
+    varied = [key for key in _WORTH_A_COLUMN if len({repr(record.requested[key]) for record in records}) > 1]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title_justify="left")
     table.title = f"model {', '.join(models)}"
-    for heading in ("path", *(["model"] if len(models) > 1 else []), "kv dtype"):
+    for heading in ("path", "kv dtype"):
         table.add_column(heading, overflow="fold")
-    table.add_column("load", no_wrap=True)
+    for heading in (*varied, "load"):
+        table.add_column(heading, no_wrap=True)
     for heading in ("out tok/s ↑", "TPOT ms ↓", "TTFT p50 ms ↓", "n"):
         table.add_column(heading, justify="right", min_width=len(heading) if heading == "n" else 8)
     table.add_column("state", overflow="fold")
     for record in records:
-        table.add_row(*_row(record, show_model=len(models) > 1))
+        table.add_row(*_row(record, varied))
     out.print(table)
     for record in records:
         if record.reason:
-            out.print(f"{record.label}: {record.state}: {_clipped(record.reason)}", markup=False, soft_wrap=True)
+            out.print(
+                f"{record.label}: {record.state}: {_clipped(record.reason)}", markup=False, soft_wrap=True
+            )
     out.print(f"report: {report}", markup=False, soft_wrap=True)
 
 
@@ -115,7 +124,7 @@ def _clipped(reason: str) -> str:
     return reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + " …"
 
 
-def _row(record: Record, *, show_model: bool) -> list[str]:
+def _row(record: Record, extra: Sequence[str]) -> list[str]:
     requested, effective = record.requested, record.effective or {}
     kv_dtype = str(requested["kv_dtype"])
     if effective.get("kv_dtype") not in (None, kv_dtype):
@@ -124,8 +133,8 @@ def _row(record: Record, *, show_model: bool) -> list[str]:
     state = str(record.state) + (f" (check {', '.join(flags)})" if flags else "")
     return [
         escape(str(requested["path"])),
-        *([escape(str(requested["model"]))] if show_model else []),
         kv_dtype,
+        *(escape(str(requested[key])) for key in extra),
         load_words(requested["concurrency"], requested["request_rate"]),
         _shown(record.metrics.get("out_tps"), 1),
         _shown(record.metrics.get("tpot_pooled_ms"), 3),

@@ -25,8 +25,10 @@ def print_listing(composer: Composer, choice: Sequence[str], config_dirs: Sequen
     given = tuple(text for text in choice if not text.startswith("+path="))
     chosen = [text.removeprefix("+path=") for text in choice if text.startswith("+path=")]
     paths = Tree("[bold]paths[/] (+path=NAME)")
-    for name in chosen or composer.groups["path"]:
-        _add_path(paths, name, composer, (f"+path={name}", *given), sys_path)
+    names = chosen or composer.groups["path"]
+    failures = [_add_path(paths, name, composer, (f"+path={name}", *given), sys_path) for name in names]
+    if failures[0] is not None and None not in failures:
+        raise failures[0]
     out.print(paths, soft_wrap=True)
     for group in sorted(composer.groups.keys() - {"path"}):
         out.print(f"[bold]{group}s[/] ({group}=NAME): {', '.join(composer.groups[group])}", soft_wrap=True)
@@ -35,17 +37,18 @@ def print_listing(composer: Composer, choice: Sequence[str], config_dirs: Sequen
 
 def _add_path(
     tree: Tree, name: str, composer: Composer, choice: tuple[str, ...], sys_path: Sequence[str]
-) -> None:
-    """One path: what it would run, or why it cannot; a broken one is a line, not the end of the list."""
+) -> UserError | None:
+    """One path: what it would run, or why it cannot. A broken one is a line and is returned, not raised."""
     try:
         described = describe_path(_cell(composer, choice), sys_path)
     except UserError as error:
         tree.add(f"[red]{escape(name)}[/]: cannot be used: {escape(str(error))}")
-        return
+        return error
     if isinstance(described, Unsupported):
         tree.add(f"[yellow]{escape(name)}[/]: unsupported here: {escape(described.reason)}")
-        return
-    _add_description(tree, name, described)
+    else:
+        _add_description(tree, name, described)
+    return None
 
 
 def _cell(composer: Composer, choice: tuple[str, ...]) -> Cell:
@@ -62,5 +65,5 @@ def _add_description(tree: Tree, name: str, described: Description) -> None:
     )
     if described.kernels:
         kernels = branch.add("kernels")
-        for op, choice in described.kernels.items():
-            kernels.add(f"{escape(op)}: {escape(choice.impl)} [dim]({escape(choice.why)})[/]")
+        for op, chosen in described.kernels.items():
+            kernels.add(f"{escape(op)}: {escape(chosen.impl)} [dim]({escape(chosen.why)})[/]")

@@ -59,7 +59,9 @@ def processes_of(folder):
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and str(folder) in (process.environ().get("TRITON_CACHE_DIR") or ""):
+            if process.status() != psutil.STATUS_ZOMBIE and str(folder) in (
+                process.environ().get("TRITON_CACHE_DIR") or ""
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -169,7 +171,16 @@ def test_doctor_judges_every_line(tmp_path):
     assert done.returncode in (0, 2)
     assert ("can run here" in done.stdout) == (done.returncode == 0)
     lines = done.stdout.splitlines()
-    for subject in ("torch", "cores", "memory", "C++ compiler", "GPU", "triton", "transformers", "clock source"):
+    for subject in (
+        "torch",
+        "cores",
+        "memory",
+        "C++ compiler",
+        "GPU",
+        "triton",
+        "transformers",
+        "clock source",
+    ):
         (line,) = [line for line in lines if line[8:].startswith(subject)]
         assert line.split()[0] in ("OK", "WARN", "MISSING")
         assert line.startswith("OK") or "→" in line
@@ -285,7 +296,12 @@ def test_results_folder_that_cannot_be_written(place, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("", "no config.json"), ("{", "cannot read config.json"), ("[]", "not an object"), ("{}", "architecture")],
+    [
+        ("", "no config.json"),
+        ("{", "cannot read config.json"),
+        ("[]", "not an object"),
+        ("{}", "architecture"),
+    ],
     ids=["empty folder", "truncated", "no object", "unknown architecture"],
 )
 def test_bad_checkpoint_folder(content, complaint, tmp_path, monkeypatch, capsys):
@@ -428,9 +444,16 @@ def test_unsupported_path_is_a_row_beside_the_others(tmp_path):
 
 
 def test_no_variable_leaks_into_an_engine(tmp_path):
-    foreign = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0", "OMP_NUM_THREADS": "7", "KMP_AFFINITY": "none", "MY_TOKEN": "hidden"}
+    foreign = {
+        "VLLM_USE_BREAKABLE_CUDAGRAPH": "0",
+        "OMP_NUM_THREADS": "7",
+        "KMP_AFFINITY": "none",
+        "MY_TOKEN": "hidden",
+    }
     done = harness(
-        *faulty("faulty", "path.options.fault=environment", "threads=1"), cwd=tmp_path, env=environment(**foreign)
+        *faulty("faulty", "path.options.fault=environment", "threads=1"),
+        cwd=tmp_path,
+        env=environment(**foreign),
     )
     assert done.returncode == 0, done.stderr
     (record,) = records_of(tmp_path)
@@ -447,7 +470,12 @@ def test_no_variable_leaks_into_an_engine(tmp_path):
 def start_long_run(folder, *words):
     """A run in the middle of its second cell."""
     process = subprocess.Popen(
-        command(*words), cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(*words),
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     wait_until(lambda: (folder / "results").is_dir() and any((folder / "results").iterdir()))
     wait_until(lambda: (only_run(folder) / "records.jsonl").is_file())
@@ -467,7 +495,9 @@ def test_interruption_keeps_what_was_measured(number, tmp_path):
     assert second.state == CellState.SKIPPED and "interrupted" in second.reason
     assert third.state == CellState.SKIPPED and "before this cell" in third.reason
     assert info_of(tmp_path).exit_code == 130
-    assert str(only_run(tmp_path) / "report.html") in stdout and (only_run(tmp_path) / "report.html").is_file()
+    assert (
+        str(only_run(tmp_path) / "report.html") in stdout and (only_run(tmp_path) / "report.html").is_file()
+    )
     assert len(read_requests(only_run(tmp_path))) > 0
     assert processes_of(tmp_path) == []
 
