@@ -1,4 +1,4 @@
-"""Random tiny checkpoints of both flavours, saved by transformers, and transformers' own log-probs for them."""
+"""Random tiny checkpoints of both flavours, saved by transformers, and its own log-probs for them."""
 
 from __future__ import annotations
 

@@ -95,11 +95,12 @@ class _PieceCompiler(fx.Interpreter):
         # constants made inside a piece become fake as well
         with self._fake_mode:
             result = super().call_module(target, args, kwargs)
+        # callables in the instance shadow the submodules and spare the module's call machinery
+        self.module.__dict__[target] = piece.forward
         if target in self._piece_names:
             # a context of its own: what Inductor learns of one piece must not leak into the next
             with tracing(TracingContext(self._fake_mode)):
-                compiled = compile_fx(piece, list(args), config_patches=INDUCTOR_OPTIONS)
-            self.module.__dict__[target] = compiled
+                self.module.__dict__[target] = compile_fx(piece, list(args), config_patches=INDUCTOR_OPTIONS)
         return result
 
 

@@ -178,8 +178,8 @@ def _check_fixed(hf: Mapping[str, Any]) -> None:
 def _positive(hf: Mapping[str, Any], key: str, default: int | None = None) -> int:
     value = hf.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        what = "is missing from the model's configuration" if key not in hf else f"={value!r} is not usable"
-        raise UserError(f"{key} {what}: it must be a whole number of at least 1; correct the configuration")
+        what = f"{key}={value!r} is not usable" if key in hf else f"{key} is missing from the configuration"
+        raise UserError(f"{what}: it must be a whole number of at least 1; correct the configuration")
     return value
 
 

@@ -33,6 +33,8 @@ def _gather(cache: LayerCache, block_table: Tensor, req_rows: Tensor, indices: T
     """Selected keys float32 `[n, columns, C + R]`, without the scale of an fp8 cache; zeros where unused."""
     safe = indices.clamp(min=0)
     slots = block_table[req_rows.long()[:, None], safe // PAGE_SIZE].long() * PAGE_SIZE + safe % PAGE_SIZE
+    # a padding row's block table may name any block
+    slots = torch.where(indices >= 0, slots, 0)
     flat = cache.kv.flatten(0, 1)
     if cache.kv_dtype == "fp8_ds_mla":
         keys = _unpack_ds_mla(flat[slots], latent)
