@@ -48,8 +48,9 @@ class PiecewiseCompiler:
             for tensor in tensors:
                 torch._dynamo.mark_dynamic(tensor, 0)
             self._dynamic_known = True
+        result = self._compiled(*tensors)
         self.pieces_run += self.pieces
-        return self._compiled(*tensors)
+        return result
 
     def _compile_graph(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Runnable:
         self.compiles += 1
