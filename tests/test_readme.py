@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import ExitCode
+from harness.records import CellState
 from reports.load import load_run
+from reports.tables import EXIT_WORDS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -108,6 +111,31 @@ def test_make_explains_itself():
     assert {"help", "install", "bench", "test", "test-slow", "lint", "clean"} == set(targets)
     for target in targets:
         assert f"make {target}" in shown
+
+
+def test_exit_codes_and_states_are_those_of_the_code():
+    assert set(EXIT_WORDS) == {int(code) for code in ExitCode}
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", README, flags=re.MULTILINE)}
+    assert codes and codes | {1, 3, 4} == set(EXIT_WORDS)
+    section = README.split("## The report")[1].split("## Keys")[0]
+    states = {
+        word
+        for row in re.findall(r"^\| `.*", section, flags=re.M)
+        for word in re.findall(r"`([A-Z_]+)`", row)
+    }
+    assert states == {state.value for state in CellState}
+
+
+def test_every_key_is_one_of_the_configuration():
+    section = README.split("## Keys")[1].split("## ")[0]
+    keys = [
+        key
+        for row in re.findall(r"^\| (`.*?) \|", section, flags=re.M)
+        for key in re.findall(r"`(\w+)`", row)
+    ]
+    known = set(re.findall(r"^(\w+):", (ROOT / "conf" / "config.yaml").read_text(), flags=re.M))
+    known |= {"path", "model", "workload"}  # the groups
+    assert len(keys) > 15 and set(keys) <= known
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
