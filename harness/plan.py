@@ -50,8 +50,10 @@ def build_plan(cells: Sequence[Cell]) -> tuple[list[Launch], int]:
     Cells with the same engine share a launch, in the order in which they were asked for. Every second pair
     runs its paths in reverse (A B, B A, …), so that no path always runs first.
     """
-    unique = {(cell.cell_id, cell.engine.identity()): cell for cell in reversed(cells)}
-    ordered = list(reversed(unique.values()))
+    unique: dict[tuple[str, str], Cell] = {}
+    for cell in cells:
+        unique.setdefault((cell.cell_id, cell.engine.identity()), cell)
+    ordered = list(unique.values())
     pairs: dict[str, dict[str, list[Cell]]] = {}
     for cell in ordered:
         engines = pairs.setdefault(_without_path(cell), {})

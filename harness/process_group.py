@@ -43,7 +43,6 @@ def end_group(leader: int, mark: str, *, terminate_s: float = 3.0, kill_s: float
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
-            psutil.wait_procs(left, timeout=_LOOK_AGAIN_S)
             if time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_AGAIN_S)

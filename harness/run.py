@@ -10,7 +10,6 @@ from pathlib import Path
 from harness.cell import Cell
 from harness.client.endpoint import EngineDied
 from harness.client.load import LoadCancelled, LoadInterrupted, run_load
-from harness.console import Progress, print_result
 from harness.environment import blocked_variables, fingerprint, harness_version
 from harness.errors import ExitCode, most_severe
 from harness.expectation import mismatches
@@ -18,6 +17,7 @@ from harness.launch import EngineProcess, ProcessesSurvived, Ready
 from harness.measurement import Measurement
 from harness.plan import Launch
 from harness.preflight import Workloads, load_spec, unsupported_launches
+from harness.progress import Progress
 from harness.recording import (
     EXIT_OF_STATE,
     STATE_OF_DEATH,
@@ -28,6 +28,7 @@ from harness.recording import (
 )
 from harness.records import CellState, Record, RunInfo
 from harness.requests_table import RequestsWriter
+from harness.result_table import print_result
 from harness.run_folder import RunFolder, now_text
 from harness.signals import interruptible, uninterrupted
 from paths.api import UserError

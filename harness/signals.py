@@ -25,10 +25,14 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _overhear(_number: int, _frame: FrameType | None) -> None:
+    """Not SIG_IGN: an ignored signal stays ignored in every process that is started meanwhile."""
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Within: a further Ctrl-C does nothing, so that no process and no file is left half-way."""
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _STOPPING}
+    handlers = {number: signal.signal(number, _overhear) for number in _STOPPING}
     try:
         yield
     finally:

@@ -1,0 +1,82 @@
+"""The table that ends a run: one row per cell, then why some have no numbers, then where the report is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from harness.cell import load_words
+from harness.console import clipped, out
+from harness.records import Metric, Record
+
+# requested keys that get a column when the run varies them
+_WORTH_A_COLUMN = (
+    "model", "checkpoint", "dtype", "index_dtype", "threads", "workload", "isl", "osl", "num_prompts",
+    "burstiness", "seed",
+)  # fmt: skip
+
+
+def print_result(records: Sequence[Record], report: Path) -> None:
+    """One table of all cells, why some have no numbers, and where the report is."""
+    models = dict.fromkeys(str(record.requested["model"]) for record in records)
+    varied = _varied(records)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title_justify="left")
+    table.title = f"model {', '.join(models)}"
+    for heading in ("path", "kv dtype"):
+        table.add_column(heading, overflow="fold")
+    for heading in (*varied, "load"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("out tok/s ↑", "TPOT ms ↓", "TTFT p50 ms ↓", "n"):
+        table.add_column(heading, justify="right", min_width=len(heading) if heading == "n" else 8)
+    table.add_column("state", overflow="fold")
+    for record in records:
+        table.add_row(*_row(record, varied))
+    out.print(table)
+    for record in records:
+        if record.reason:
+            text = f"{record.label}: {record.state}: {clipped(record.reason)}"
+            out.print(text, markup=False, soft_wrap=True)
+    out.print(f"report: {report}", markup=False, soft_wrap=True)
+
+
+def _varied(records: Sequence[Record]) -> list[str]:
+    """Settings in which the records differ, apart from the columns that are always there."""
+    settings = [_settings(record) for record in records]
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({repr(each.get(name)) for each in settings}) > 1]
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    """What may get a column, by name; the path's own options one by one."""
+    requested = record.requested
+    options = {f"options.{name}": value for name, value in requested["options"].items()}
+    return {name: requested[name] for name in _WORTH_A_COLUMN} | options
+
+
+def _row(record: Record, extra: Sequence[str]) -> list[str]:
+    requested, effective = record.requested, record.effective or {}
+    kv_dtype = str(requested["kv_dtype"])
+    if effective.get("kv_dtype") not in (None, kv_dtype):
+        kv_dtype += f" → {effective['kv_dtype']}"
+    flags = [name for name, check in record.checks.items() if check.ok is False]
+    state = str(record.state) + (f" (check {', '.join(flags)})" if flags else "")
+    return [
+        escape(str(requested["path"])),
+        kv_dtype,
+        *(escape(str(_settings(record).get(key, "–"))) for key in extra),
+        load_words(requested["concurrency"], requested["request_rate"]),
+        _shown(record.metrics.get("out_tps"), 1),
+        _shown(record.metrics.get("tpot_pooled_ms"), 3),
+        _shown(record.metrics.get("ttft_p50_ms"), 2),
+        _shown(record.metrics.get("requests_ok"), 0),
+        state,
+    ]
+
+
+def _shown(metric: Metric | None, digits: int) -> str:
+    return "–" if metric is None or metric.value is None else f"{metric.value:,.{digits}f}"
