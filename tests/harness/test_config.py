@@ -23,7 +23,7 @@ GROUPS = {"path": ["dsa_mrv2", "generic_mrv1", "scripted"], "model": ["tiny_glm"
     ("words", "cells"),
     [
         (["isl=1,2", "osl=3"], [("isl=1", "osl=3"), ("isl=2", "osl=3")]),
-        (["+path=a,b", "isl=1,2"], [("+path=a", "isl=1"), ("+path=a", "isl=2"), ("+path=b", "isl=1"), ("+path=b", "isl=2")]),
+        (["a=x,y", "b=1,2"], [("a=x", "b=1"), ("a=x", "b=2"), ("a=y", "b=1"), ("a=y", "b=2")]),
         (["isl=range(1,4)"], [("isl=1",), ("isl=2",), ("isl=3",)]),
         (["isl=range(1,9,step=4)"], [("isl=1",), ("isl=5",)]),
         (["isl=choice(7,9)"], [("isl=7",), ("isl=9",)]),
@@ -130,7 +130,7 @@ def test_path_of_an_entry_point_needs_no_file(monkeypatch):
 
 def test_registry_lists_what_it_has():
     assert registry.load("paths.scripted:ScriptedPath").name == "scripted"
-    with pytest.raises(UserError, match="no such class; paths.scripted has ScriptedPath"):
+    with pytest.raises(UserError, match=r"no such class; paths\.scripted has ScriptedPath"):
         registry.load("paths.scripted:Nothing")
 
 

@@ -12,7 +12,8 @@ from harness.environment import LAUNCH_MARK, blocked_variables, engine_environme
 REPOSITORY = Path(__file__).parent.parent.parent
 
 FOREIGN = {
-    "VLLM_USE_V2_MODEL_RUNNER": "1", "TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1", "NCCL_DEBUG": "INFO",
+    "VLLM_USE_V2_MODEL_RUNNER": "1", "TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1",
+    "NCCL_DEBUG": "INFO",
     "CUDA_LAUNCH_BLOCKING": "1", "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "9", "KMP_BLOCKTIME": "0",
     "PYTHONHASHSEED": "1", "LD_PRELOAD": "/lib/x.so", "PYTORCH_CUDA_ALLOC_CONF": "x", "MKL_NUM_THREADS": "9",
 }  # fmt: skip

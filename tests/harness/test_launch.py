@@ -59,6 +59,15 @@ def test_ready_engine_is_the_one_that_was_started(launch):
     engine.close()  # again: nothing to do
 
 
+def test_engine_inherits_no_ignored_signal(launch):
+    """An ignored SIGTERM survives exec, and would make every engine end the hard way."""
+    ready = launch("path.options.fault=none").start(lambda _: None)
+    status = Path(f"/proc/{ready.pid}/status").read_text()
+    (ignored,) = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:")]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        assert not ignored & 1 << (number - 1)
+
+
 def test_an_answer_with_another_nonce_is_refused(launch, monkeypatch):
     """Known fault 043: an old server answers, and its numbers are taken for the new one's."""
     engine = launch("path.options.fault=none")
