@@ -121,7 +121,7 @@ def wide_shared_expert(oracle):
 
 def test_several_shared_experts_are_one_wide_expert(oracle):
     """A shared expert that stands twice side by side counts twice."""
-    config, weights, tokens, _ = oracle
+    config, weights, _, _ = oracle
     doubled_config, doubled = wide_shared_expert(oracle)
     models = [
         build_model(DsaModel, c, w, kernels=Kernels(CPU, "cpp"))

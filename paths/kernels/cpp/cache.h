@@ -76,9 +76,8 @@ struct Main {
     }
   }
 
-  // Key of one slot as float32 [C + R].
-  void read(int64_t slot, float* key) const {
-    const char* from = row(slot);
+  // Key of one row as float32 [C + R].
+  void read(const char* from, float* key) const {
     switch (format) {
       case Format::kFloat32:
         std::memcpy(key, from, (latent + rope) * 4);

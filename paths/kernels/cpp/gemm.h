@@ -12,9 +12,17 @@ using simd::load;
 using simd::vf;
 using simd::W;
 
+// Rows that stand `stride` apart. A plain array of row pointers serves the same templates.
+template <typename T>
+struct Strided {
+  const T* data;
+  int64_t stride;
+  const T* operator[](int64_t row) const { return data + row * stride; }
+};
+
 // out[m][n] = x_m · w_n over K for MR × NR rows; NR is 1 or a multiple of 4.
 template <int MR, int NR, typename T>
-inline void dot_tile(const T* x, int64_t ldx, const T* w, int64_t ldw, int64_t K, float* out) {
+inline void dot_tile(const T* x, int64_t ldx, const T* const* w, int64_t K, float* out) {
   vf acc[MR * NR] = {};
   int64_t k = 0;
 #ifdef __AVX512BF16__
@@ -24,7 +32,7 @@ inline void dot_tile(const T* x, int64_t ldx, const T* w, int64_t ldw, int64_t K
       for (int m = 0; m < MR; ++m) xs[m] = (__m512bh)_mm512_loadu_si512(x + m * ldx + k);
 #pragma GCC unroll 8
       for (int n = 0; n < NR; ++n) {
-        const __m512bh column = (__m512bh)_mm512_loadu_si512(w + n * ldw + k);
+        const __m512bh column = (__m512bh)_mm512_loadu_si512(w[n] + k);
 #pragma GCC unroll 8
         for (int m = 0; m < MR; ++m)
           acc[m * NR + n] = (vf)_mm512_dpbf16_ps((__m512)acc[m * NR + n], xs[m], column);
@@ -37,7 +45,7 @@ inline void dot_tile(const T* x, int64_t ldx, const T* w, int64_t ldw, int64_t K
     for (int m = 0; m < MR; ++m) xs[m] = load(x + m * ldx + k);
 #pragma GCC unroll 8
     for (int n = 0; n < NR; ++n) {
-      const vf column = load(w + n * ldw + k);
+      const vf column = load(w[n] + k);
 #pragma GCC unroll 8
       for (int m = 0; m < MR; ++m) acc[m * NR + n] += xs[m] * column;
     }
@@ -50,45 +58,54 @@ inline void dot_tile(const T* x, int64_t ldx, const T* w, int64_t ldw, int64_t K
   for (; k < K; ++k)
     for (int m = 0; m < MR; ++m)
       for (int n = 0; n < NR; ++n)
-        out[m * NR + n] += static_cast<float>(x[m * ldx + k]) * static_cast<float>(w[n * ldw + k]);
+        out[m * NR + n] += static_cast<float>(x[m * ldx + k]) * static_cast<float>(w[n][k]);
 }
 
 template <int MR, int NR, typename T, typename Out>
-inline void dot_block(const T* x, int64_t ldx, const T* w, int64_t ldw, int64_t K, Out* y, int64_t ldy) {
+inline void dot_block(const T* x, int64_t ldx, const T* const* w, int64_t K, Out* y, int64_t ldy) {
   float out[MR * NR];
-  dot_tile<MR, NR>(x, ldx, w, ldw, K, out);
-  for (int m = 0; m < MR; ++m)
-    for (int n = 0; n < NR; ++n) y[m * ldy + n] = static_cast<Out>(out[m * NR + n]);
+  dot_tile<MR, NR>(x, ldx, w, K, out);
+  if constexpr (std::is_same_v<Out, bf16> && MR * NR % W == 0) {
+    bf16 rounded[MR * NR];
+    for (int i = 0; i < MR * NR; i += W) simd::store(rounded + i, load(out + i));
+    for (int m = 0; m < MR; ++m) std::memcpy(y + m * ldy, rounded + m * NR, NR * sizeof(bf16));
+  } else {
+    for (int m = 0; m < MR; ++m)
+      for (int n = 0; n < NR; ++n) y[m * ldy + n] = static_cast<Out>(out[m * NR + n]);
+  }
 }
 
-template <int NR, typename T, typename Out>
-inline void dot_columns(const T* x, int64_t ldx, const T* w, int64_t ldw, int64_t M, int64_t K, Out* y, int64_t ldy) {
+template <int NR, typename T, typename Rows, typename Out>
+inline void dot_columns(const T* x, int64_t ldx, const Rows& w, int64_t n, int64_t M, int64_t K, Out* y, int64_t ldy) {
+  const T* columns[NR];
+  for (int i = 0; i < NR; ++i) columns[i] = w[n + i];
   int64_t m = 0;
-  for (; m + 4 <= M; m += 4) dot_block<4, NR>(x + m * ldx, ldx, w, ldw, K, y + m * ldy, ldy);
-  for (; m + 2 <= M; m += 2) dot_block<2, NR>(x + m * ldx, ldx, w, ldw, K, y + m * ldy, ldy);
-  for (; m < M; ++m) dot_block<1, NR>(x + m * ldx, ldx, w, ldw, K, y + m * ldy, ldy);
+  for (; m + 4 <= M; m += 4) dot_block<4, NR>(x + m * ldx, ldx, columns, K, y + m * ldy + n, ldy);
+  for (; m + 2 <= M; m += 2) dot_block<2, NR>(x + m * ldx, ldx, columns, K, y + m * ldy + n, ldy);
+  for (; m < M; ++m) dot_block<1, NR>(x + m * ldx, ldx, columns, K, y + m * ldy + n, ldy);
 }
 
-// y[M, N] = x[M, K] · w[N, K]ᵀ
-template <typename T, typename Out>
-inline void nt(const T* x, int64_t ldx, const T* w, int64_t ldw, int64_t M, int64_t N, int64_t K, Out* y, int64_t ldy) {
+// y[M, N] = x[M, K] · wᵀ with N rows w[n] of K values
+template <typename T, typename Rows, typename Out>
+inline void nt(const T* x, int64_t ldx, const Rows& w, int64_t M, int64_t N, int64_t K, Out* y, int64_t ldy) {
   int64_t n = 0;
   if (M < 4)  // one row alone needs more columns in flight to hide the latency of the sum
-    for (; n + 8 <= N; n += 8) dot_columns<8>(x, ldx, w + n * ldw, ldw, M, K, y + n, ldy);
-  for (; n + 4 <= N; n += 4) dot_columns<4>(x, ldx, w + n * ldw, ldw, M, K, y + n, ldy);
-  for (; n < N; ++n) dot_columns<1>(x, ldx, w + n * ldw, ldw, M, K, y + n, ldy);
+    for (; n + 8 <= N; n += 8) dot_columns<8>(x, ldx, w, n, M, K, y, ldy);
+  for (; n + 4 <= N; n += 4) dot_columns<4>(x, ldx, w, n, M, K, y, ldy);
+  for (; n < N; ++n) dot_columns<1>(x, ldx, w, n, M, K, y, ldy);
 }
 
-// y += x · w for MR rows and NV vectors of columns.
-template <int MR, int NV, typename T>
-inline void axpy_block(const float* x, int64_t ldx, const T* w, int64_t ldw, int64_t K, float* y, int64_t ldy) {
+// y += x · w for MR rows and NV vectors of columns from column n on.
+template <int MR, int NV, typename Rows>
+inline void axpy_block(const float* x, int64_t ldx, const Rows& w, int64_t n, int64_t K, float* y, int64_t ldy) {
   vf acc[MR * NV];
   for (int m = 0; m < MR; ++m)
-    for (int v = 0; v < NV; ++v) acc[m * NV + v] = load(y + m * ldy + v * W);
+    for (int v = 0; v < NV; ++v) acc[m * NV + v] = load(y + m * ldy + n + v * W);
   for (int64_t k = 0; k < K; ++k) {
+    const auto* source = w[k] + n;
     vf row[NV];
 #pragma GCC unroll 8
-    for (int v = 0; v < NV; ++v) row[v] = load(w + k * ldw + v * W);
+    for (int v = 0; v < NV; ++v) row[v] = load(source + v * W);
 #pragma GCC unroll 8
     for (int m = 0; m < MR; ++m) {
       const vf factor = simd::splat(x[m * ldx + k]);
@@ -97,25 +114,29 @@ inline void axpy_block(const float* x, int64_t ldx, const T* w, int64_t ldw, int
     }
   }
   for (int m = 0; m < MR; ++m)
-    for (int v = 0; v < NV; ++v) simd::store(y + m * ldy + v * W, acc[m * NV + v]);
+    for (int v = 0; v < NV; ++v) simd::store(y + m * ldy + n + v * W, acc[m * NV + v]);
 }
 
-template <int NV, typename T>
-inline void axpy_columns(const float* x, int64_t ldx, const T* w, int64_t ldw, int64_t M, int64_t K, float* y, int64_t ldy) {
+// Eight rows share a load of w, which counts where it has to be widened.
+template <int NV, typename Rows>
+inline void axpy_columns(const float* x, int64_t ldx, const Rows& w, int64_t n, int64_t M, int64_t K, float* y, int64_t ldy) {
   int64_t m = 0;
-  for (; m + 4 <= M; m += 4) axpy_block<4, NV>(x + m * ldx, ldx, w, ldw, K, y + m * ldy, ldy);
-  for (; m < M; ++m) axpy_block<1, NV>(x + m * ldx, ldx, w, ldw, K, y + m * ldy, ldy);
+  for (; m + 8 <= M; m += 8) axpy_block<8, NV>(x + m * ldx, ldx, w, n, K, y + m * ldy, ldy);
+  for (; m + 4 <= M; m += 4) axpy_block<4, NV>(x + m * ldx, ldx, w, n, K, y + m * ldy, ldy);
+  for (; m < M; ++m) axpy_block<1, NV>(x + m * ldx, ldx, w, n, K, y + m * ldy, ldy);
 }
 
-// y[M, N] += x[M, K] · w[K, N]
-template <typename T>
-inline void nn_add(const float* x, int64_t ldx, const T* w, int64_t ldw, int64_t M, int64_t N, int64_t K, float* y, int64_t ldy) {
+// y[M, N] += x[M, K] · w with K rows w[k] of N values
+template <typename Rows>
+inline void nn_add(const float* x, int64_t ldx, const Rows& w, int64_t M, int64_t N, int64_t K, float* y, int64_t ldy) {
   int64_t n = 0;
-  for (; n + 4 * W <= N; n += 4 * W) axpy_columns<4>(x, ldx, w + n, ldw, M, K, y + n, ldy);
-  for (; n + W <= N; n += W) axpy_columns<1>(x, ldx, w + n, ldw, M, K, y + n, ldy);
+  if (M == 1)
+    for (; n + 8 * W <= N; n += 8 * W) axpy_columns<8>(x, ldx, w, n, M, K, y, ldy);
+  for (; n + 2 * W <= N; n += 2 * W) axpy_columns<2>(x, ldx, w, n, M, K, y, ldy);
+  for (; n + W <= N; n += W) axpy_columns<1>(x, ldx, w, n, M, K, y, ldy);
   for (; n < N; ++n)
     for (int64_t m = 0; m < M; ++m)
-      for (int64_t k = 0; k < K; ++k) y[m * ldy + n] += x[m * ldx + k] * static_cast<float>(w[k * ldw + n]);
+      for (int64_t k = 0; k < K; ++k) y[m * ldy + n] += x[m * ldx + k] * static_cast<float>(w[k][n]);
 }
 
 }  // namespace gemm

@@ -89,7 +89,7 @@ inline void route(const T* x, int64_t ldx, int64_t rows, int64_t dim, const floa
     for (int64_t start = begin; start < end; start += kBlock) {
       const int64_t count = std::min(kBlock, end - start);
       for (int64_t i = 0; i < count; ++i) simd::convert(x + (start + i) * ldx, row + i * dim, dim);
-      gemm::nt<float, float>(row, dim, gate, dim, count, experts, dim, logits, experts);
+      gemm::nt<float>(row, dim, gemm::Strided<float>{gate, dim}, count, experts, dim, static_cast<float*>(logits), experts);
       for (int64_t i = 0; i < count; ++i)
         route_row(logits + i * experts, bias, experts, r, ids + (start + i) * stride, weights + (start + i) * stride);
     }
@@ -122,11 +122,12 @@ void expert(const at::Tensor& x, const at::Tensor& w13, const at::Tensor& w2, fl
     T* h = hidden.mutable_data_ptr<T>();
     const T *from = x.const_data_ptr<T>(), *a = w13.const_data_ptr<T>(), *b = w2.const_data_ptr<T>();
     at::parallel_for(0, 2 * inner, grain(rows * dim), [&](int64_t begin, int64_t end) {
-      gemm::nt<T, float>(from, dim, a + begin * dim, dim, rows, end - begin, dim, g + begin, 2 * inner);
+      gemm::nt(from, dim, gemm::Strided<T>{a + begin * dim, dim}, rows, end - begin, dim, g + begin, 2 * inner);
     });
     for (int64_t t = 0; t < rows; ++t) silu_mul(g + t * 2 * inner, h + t * inner, inner);
     at::parallel_for(0, dim, grain(rows * inner), [&](int64_t begin, int64_t end) {
-      gemm::nt<T, float>(h, inner, b + begin * inner, inner, rows, end - begin, inner, y + begin, dim);
+      gemm::nt(static_cast<const T*>(h), inner, gemm::Strided<T>{b + begin * inner, inner}, rows, end - begin, inner,
+               y + begin, dim);
     });
     return;
   }

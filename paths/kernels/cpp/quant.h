@@ -53,15 +53,28 @@ inline void to_e4m3(const float* x, float scale, uint8_t* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = to_e4m3(x[i] / scale);
 }
 
+// What a float32 vector keeps when it passes through e4m3 with scale 1.
+inline void round_to_e4m3(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(simd::e4m3(to_e4m3(x[i]), simd::e4m3::from_bits()));
+}
+
 // Rotates pairs (2i, 2i+1) or (i, i + n/2) by the angle of row `cos`, `sin` [n/2].
 inline void rope(float* x, const float* cos, const float* sin, int64_t n, bool interleaved) {
-  const int64_t half = n / 2, step = interleaved ? 2 : 1, gap = interleaved ? 1 : half;
-  for (int64_t i = 0; i < half; ++i) {
-    float& a = x[step * i];
-    float& b = x[step * i + gap];
-    const float first = a * cos[i] - b * sin[i];
-    b = a * sin[i] + b * cos[i];
-    a = first;
+  const int64_t half = n / 2;
+  if (interleaved) {
+#pragma omp simd
+    for (int64_t i = 0; i < half; ++i) {
+      const float a = x[2 * i], b = x[2 * i + 1];
+      x[2 * i] = a * cos[i] - b * sin[i];
+      x[2 * i + 1] = a * sin[i] + b * cos[i];
+    }
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < half; ++i) {
+      const float a = x[i], b = x[i + half];
+      x[i] = a * cos[i] - b * sin[i];
+      x[i + half] = a * sin[i] + b * cos[i];
+    }
   }
 }
 

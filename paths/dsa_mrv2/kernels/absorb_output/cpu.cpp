@@ -27,8 +27,8 @@ void absorb_output(const at::Tensor& o, const at::Tensor& w_uv, at::Tensor& out)
     const T *from = o.const_data_ptr<T>(), *weights = w_uv.const_data_ptr<T>();
     at::parallel_for(0, heads, grain(rows * latent * value), [&](int64_t begin, int64_t end) {
       for (int64_t h = begin; h < end; ++h)
-        gemm::nt<T, T>(from + h * latent, heads * latent, weights + h * value * latent, latent, rows, value, latent,
-                       to + h * value, heads * value);
+        gemm::nt(from + h * latent, heads * latent, gemm::Strided<T>{weights + h * value * latent, latent}, rows, value,
+                 latent, to + h * value, heads * value);
     });
   });
 }

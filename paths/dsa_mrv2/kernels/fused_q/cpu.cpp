@@ -46,7 +46,7 @@ void absorb(const at::Tensor& q, const at::Tensor& w_uk, at::Tensor& packed) {
       for (int64_t t = 0; t < rows; ++t)
         simd::convert(from + t * q.stride(0) + h * head_width, x + t * nope, nope);
       std::fill_n(static_cast<float*>(y), rows * latent, 0.0f);
-      gemm::nn_add<T>(x, nope, weights + h * nope * latent, latent, rows, latent, nope, y, latent);
+      gemm::nn_add(x, nope, gemm::Strided<T>{weights + h * nope * latent, latent}, rows, latent, nope, y, latent);
       for (int64_t t = 0; t < rows; ++t) simd::narrow(y + t * latent, to + (t * heads + h) * width, latent);
     }
   });
