@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paths.api import Description, Engine, EngineConfig, Platform, Unsupported
+from paths.api import Description, Engine, EngineConfig, Platform, Unsupported, refuse_options
 from paths.kernels.describe import describe_kernels
 
 
@@ -12,6 +12,7 @@ class DsaMrv2Path:
     name = "dsa_mrv2"
 
     def describe(self, platform: Platform, config: EngineConfig) -> Description | Unsupported:
+        refuse_options(config)
         return Description(
             summary="fused model, stable request slots, inputs prepared from persistent state",
             model="paths.dsa_mrv2.model:DsaModel",

@@ -6,7 +6,7 @@
 
 namespace absorb_output_op {
 
-constexpr int64_t kFewRows = 64;
+constexpr int64_t kFewRows = 128;
 
 void absorb_output(const at::Tensor& o, const at::Tensor& w_uv, at::Tensor& out) {
   TORCH_CHECK(o.is_contiguous() && w_uv.is_contiguous() && out.is_contiguous(), "tensors must be contiguous");

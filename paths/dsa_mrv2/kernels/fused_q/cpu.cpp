@@ -9,7 +9,7 @@
 namespace fused_q_op {
 
 // Up to this many rows a head's product is cheaper here than in a batched library call with a copy behind it.
-constexpr int64_t kFewRows = 64;
+constexpr int64_t kFewRows = 16;
 
 struct Rotation {
   const float *cos, *sin;
