@@ -74,15 +74,19 @@ def _cells(composer: Composer, choices: Sequence[tuple[str, ...]]) -> list[Cell]
 def _measure(cells: Sequence[Cell], arguments: Arguments, command: str) -> ExitCode:
     from harness import console
     from harness.plan import build_plan
+    from harness.preflight import check_launches
 
     launches, duplicates = build_plan(cells)
+    preflight = check_launches(launches, [str(folder) for folder in arguments.config_dirs])
     console.print_plan(launches, duplicates)
     if cells[0].config.dry_run:
+        for launch_id, reason in preflight.unsupported.items():
+            print(f"{launch_id}: UNSUPPORTED here: {reason}", file=sys.stderr)
         console.print_commands(launches, arguments.config_dirs)
         return ExitCode.OK
     from harness.run import run_plan
 
-    return run_plan(launches, config_dirs=arguments.config_dirs, command=command)
+    return run_plan(launches, preflight=preflight, config_dirs=arguments.config_dirs, command=command)
 
 
 def _inspect(arguments: Arguments, composer: Composer) -> ExitCode:

@@ -103,7 +103,23 @@ def _memory_shortage(cell: Cell) -> str | None:
     )
 
 
-def unsupported_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> dict[str, str]:
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """What is known of each launch before anything starts, by launch_id."""
+
+    workloads: dict[str, Workloads]
+    unsupported: dict[str, str]  # why the path cannot run here
+
+
+def check_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> Preflight:
+    """Raises UserError when the configuration is such that a cell could never be measured."""
+    workloads = {launch.launch_id: Workloads(cells=launch.cells) for launch in launches}
+    for workload in workloads.values():
+        workload.check()
+    return Preflight(workloads=workloads, unsupported=_unsupported(launches, sys_path))
+
+
+def _unsupported(launches: Sequence[Launch], sys_path: Sequence[str]) -> dict[str, str]:
     """launch_id → why its path cannot run here."""
     reasons: dict[str, str] = {}
     for launch in launches:

@@ -16,7 +16,7 @@ from harness.expectation import mismatches
 from harness.launch import EngineProcess, ProcessesSurvived, Ready
 from harness.measurement import Measurement
 from harness.plan import Launch
-from harness.preflight import Workloads, load_spec, unsupported_launches
+from harness.preflight import Preflight, load_spec
 from harness.progress import Progress
 from harness.recording import (
     EXIT_OF_STATE,
@@ -34,18 +34,15 @@ from harness.signals import interruptible, uninterrupted
 from paths.api import UserError
 
 
-def run_plan(launches: Sequence[Launch], *, config_dirs: Sequence[Path], command: str) -> ExitCode:
+def run_plan(
+    launches: Sequence[Launch], *, preflight: Preflight, config_dirs: Sequence[Path], command: str
+) -> ExitCode:
     """Run everything and return the exit code.
 
-    Raises UserError, with nothing left behind, when the configuration is such that no cell could be measured.
+    Raises UserError, with nothing left behind, when the results folder cannot be written.
     """
-    sys_path = [str(folder) for folder in config_dirs]
-    workloads = {launch.launch_id: Workloads(cells=launch.cells) for launch in launches}
-    for workload in workloads.values():
-        workload.check()
-    unsupported = unsupported_launches(launches, sys_path)
     folder = RunFolder.create(launches[0].cells[0].config.out_dir)
-    run = _Run(launches, folder, workloads, unsupported, config_dirs, command)
+    run = _Run(launches, folder, preflight, config_dirs, command)
     with interruptible():
         return run.execute()
 
@@ -65,15 +62,14 @@ class _Run:
         self,
         launches: Sequence[Launch],
         folder: RunFolder,
-        workloads: dict[str, Workloads],
-        unsupported: dict[str, str],
+        preflight: Preflight,
         config_dirs: Sequence[Path],
         command: str,
     ) -> None:
         self._launches = launches
         self._folder = folder
-        self._workloads = workloads
-        self._unsupported = unsupported
+        self._workloads = preflight.workloads
+        self._unsupported = preflight.unsupported
         self._config_dirs = config_dirs
         self._recorder = Recorder(run_id=folder.run_id, config_dirs=config_dirs)
         self._requests = RequestsWriter(folder.path)

@@ -75,6 +75,13 @@ class EngineConfig:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def refuse_options(config: EngineConfig) -> None:
+    """For paths without switches. Raises UserError for any, so that none is accepted without effect."""
+    if config.options:
+        names = ", ".join(f"path.options.{name}" for name in config.options)
+        raise UserError(f"{names}: unknown; path {config.path} takes no options")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen and when a request ends. temperature 0 is greedy; top_k 0 and top_p 1 are off."""
@@ -223,7 +230,7 @@ class Effective:
     device: str
     threads: int
     pid: int
-    fallbacks: tuple[str, ...] = ()  # what ran instead of the first choice, and why; any makes a cell FALLBACK
+    fallbacks: tuple[str, ...] = ()  # what ran in place of the first choice; any makes a cell FALLBACK
     notes: tuple[str, ...] = ()  # anything else that a reader of the numbers must know
 
 
@@ -297,7 +304,7 @@ class ExecutionPath(Protocol):
     name: str
 
     def describe(self, platform: Platform, config: EngineConfig) -> Description | Unsupported:
-        """Say what would run and why. Pure and instant; imports no torch at module level."""
+        """Say what would run and why. Instant, imports no torch. Raises UserError for bad options."""
 
     def start(self, config: EngineConfig) -> Engine:
         """Build the engine in this process. Raises UserError for an impossible configuration."""

@@ -260,6 +260,7 @@ class ScriptedPath:
     name = "scripted"
 
     def describe(self, platform: Platform, config: EngineConfig) -> Description | Unsupported:
+        ScriptOptions.parse(config.options)
         return Description(
             summary="emits tokens on a script; no model",
             model="none",

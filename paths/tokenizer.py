@@ -20,6 +20,7 @@ class Tokenizer:
             self._inner = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the Rust binding raises bare Exception for every fault
             raise UserError(f"tokenizer {path}: unreadable ({error}); give a valid tokenizer.json") from error
+        self._inner.encode_special_tokens = True  # "<eos>" inside a prompt is text, not the end of it
 
     @property
     def vocab_size(self) -> int:

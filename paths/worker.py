@@ -40,7 +40,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever happened becomes one failed row
         traceback.print_exc()
         kind = "oom" if _is_out_of_memory(error) else "crash"
-        _send_last(connection, ("fatal", kind, f"{type(error).__name__}: {_first_line(error)}"))
+        _send_last(connection, ("fatal", kind, f"{type(error).__name__}: {_in_one_line(error)}"))
         return EXIT_FATAL
 
 
@@ -108,8 +108,10 @@ def _is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or "no message").splitlines()[0][:500]
+def _in_one_line(error: Exception) -> str:
+    """First and last line of a message: wrappers say what failed first and why last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    return " … ".join(dict.fromkeys([lines[0], lines[-1]]))[:500]
 
 
 if __name__ == "__main__":

@@ -229,6 +229,12 @@ BAD = {
     "concurrency true": (["+path=scripted", "concurrency=true"], "concurrency=true", "an integer from 1"),
     "concurrency list": (["+path=scripted", "concurrency=[1,2]"], "concurrency=[1, 2]", "1,1024"),
     "concurrency null": (["+path=scripted", "concurrency=null"], "concurrency=null", "request_rate"),
+    "option of a path without options": (
+        ["+path=dsa_mrv2", "+path.options.foo=1", "dry_run=true"], "path.options.foo", "takes no options"
+    ),
+    "negative time in a script": (
+        ["+path=scripted", "path.options.gap_ms=-1", "dry_run=true"], "gap_ms", "must not be negative"
+    ),
     "late bad cell": (["+path=scripted", "concurrency=1,2,0"], "concurrency=0", "an integer from 1"),
     "empty sweep": (["+path=scripted", "concurrency=range(5,1)"], "sweep is empty", "concurrency=a,b"),
     "empty glob": (["+path=glob(zz*)"], "sweep is empty", "path=a,b"),

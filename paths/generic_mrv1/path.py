@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paths.api import Description, Engine, EngineConfig, Platform, Unsupported
+from paths.api import Description, Engine, EngineConfig, Platform, Unsupported, refuse_options
 from paths.kernels.describe import describe_kernels
 
 
@@ -12,6 +12,7 @@ class GenericMrv1Path:
     name = "generic_mrv1"
 
     def describe(self, platform: Platform, config: EngineConfig) -> Description | Unsupported:
+        refuse_options(config)
         if not platform.compiler:
             return Unsupported(
                 reason="torch.compile needs a C++ compiler on the PATH; install g++ or take dsa_mrv2"

@@ -29,6 +29,10 @@ def test_byte_tokens_round_trip_and_stream_whole_characters(tokenizer, text):
     assert all("\ufffd" not in piece for piece in pieces)
 
 
+def test_the_name_of_a_special_token_in_a_prompt_is_text(tokenizer):
+    assert tokenizer.encode("<eos>") == tokenizer.encode("<") + tokenizer.encode("eos>")
+
+
 def test_an_unfinished_character_appears_only_when_flushed(tokenizer):
     detokenizer = IncrementalDetokenizer(tokenizer)
     ids = tokenizer.encode("a€")
