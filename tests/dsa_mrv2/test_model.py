@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -204,3 +205,25 @@ def test_without_a_compiler_it_is_composed_and_says_so(oracle, monkeypatch, tmp_
     assert kernels.calls["fused_q"] == {"composed": config.num_hidden_layers}
     with pytest.raises(UserError, match=r"fused kernels in cpp cannot be had \(no C\+\+ compiler"):
         build_model(DsaModel, config, weights, kernels=kernels, fused="cpp")
+
+
+def test_several_threads_give_the_same(oracle):
+    config, weights, tokens, expected = oracle
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert worst_error(config, weights, tokens, expected, padding=2) < TOLERANCE
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_one_openmp_runtime_serves_torch_and_the_kernels(oracle):
+    """A second runtime would have a thread pool of its own and ignore torch.set_num_threads."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc")
+    config, weights, *_ = oracle
+    build_model(DsaModel, config, weights, kernels=Kernels(CPU, "cpp"))
+    loaded = {line.split()[-1] for line in maps.read_text().splitlines() if "libgomp" in line}
+    torch_own = {path for path in loaded if Path(path).is_relative_to(Path(torch.__file__).parent)}
+    assert loaded == torch_own
