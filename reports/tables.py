@@ -32,6 +32,7 @@ HEADLINES = {
     "ttft_p50_ms": "TTFT p50",
     "e2e_p50_ms": "E2E p50",
     "success_rate": "Success",
+    "dsa_active_token_frac": "Sparse decode tokens",
 }
 EXIT_WORDS = {
     0: "nothing gated failed",
