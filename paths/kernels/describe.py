@@ -5,35 +5,52 @@ from __future__ import annotations
 from pathlib import Path
 
 from paths.api import KernelChoice, Platform
+from paths.kernels.gates import Formats, e4m3_widening, triton_refusal
 
-OPS = (
-    "rms_norm",
-    "add_rms_norm",
-    "rope",
-    "mla_cache_write",
-    "index_k_write",
-    "index_q_prepare",
-    "index_topk",
-    "sparse_mla",
-    "moe_route",
-    "moe_experts",
-)
-IMPLEMENTATIONS = ("cpp", "torch", "reference")
+# op → folder of its source, which has reference.py, torch_impl.py, triton_impl.py and perhaps cpu.cpp
+OPS = {
+    "rms_norm": "rms_norm",
+    "add_rms_norm": "add_rms_norm",
+    "rope": "rope",
+    "mla_cache_write": "mla_cache_write",
+    "index_k_write": "index_k_write",
+    "index_q_prepare": "index_q_prepare",
+    "index_topk": "index_topk",
+    "sparse_mla": "sparse_mla",
+    "moe_route": "moe_route",
+    "moe_experts": "moe_experts",
+}
+IMPLEMENTATIONS = ("triton", "cpp", "torch", "reference")
+
+_ROOT = Path(__file__).parent
 
 
-def describe_kernels(platform: Platform) -> dict[str, KernelChoice]:
+def describe_kernels(platform: Platform, formats: Formats | None = None) -> dict[str, KernelChoice]:
     """Op → choice. Pure: it looks at the installed sources, and builds nothing."""
-    return {op: _choose(op, platform) for op in OPS}
+    return {op: choose(op, platform, formats or Formats()) for op in OPS}
+
+
+def choose(op: str, platform: Platform, formats: Formats) -> KernelChoice:
+    """What `auto` means for one op."""
+    if platform.device == "cpu":
+        return _choose_cpu(has_cpp_source(op), platform)
+    refusal = triton_refusal(op, platform, formats)
+    if refusal is None and has_triton_source(op):
+        why = e4m3_widening(platform) if formats.uses_e4m3(op) else None
+        return KernelChoice(impl="triton", why=why or "Triton kernel")
+    return KernelChoice(impl="torch", why=f"fallback: {refusal or 'the op has no Triton kernel'}")
 
 
 def has_cpp_source(op: str) -> bool:
-    return (Path(__file__).parent / op / "cpu.cpp").is_file()
+    return (_ROOT / OPS[op] / "cpu.cpp").is_file()
 
 
-def _choose(op: str, platform: Platform) -> KernelChoice:
-    if platform.device != "cpu":
-        return KernelChoice(impl="torch", why=f"portable; no kernel for {platform.device} is installed")
-    if not has_cpp_source(op):
+def has_triton_source(op: str) -> bool:
+    return (_ROOT / OPS[op] / "triton_impl.py").is_file()
+
+
+def _choose_cpu(has_source: bool, platform: Platform) -> KernelChoice:
+    if not has_source:
         return KernelChoice(impl="torch", why="portable; the op has no C++ source")
     if not platform.compiler:
         return KernelChoice(impl="torch", why="fallback: no C++ compiler on the PATH; install g++")

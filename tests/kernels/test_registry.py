@@ -45,7 +45,7 @@ def test_auto_takes_cpp_where_it_builds():
 
 
 def test_unknown_names():
-    with pytest.raises(UserError, match=r"kernel implementation 'cuda'.*auto, cpp, torch, reference"):
+    with pytest.raises(UserError, match=r"kernel implementation 'cuda'.*auto, triton, cpp, torch, reference"):
         Kernels(CPU, "cuda")
     with pytest.raises(UserError, match=r"unknown kernel op 'softmax'.*rms_norm"):
         Kernels(CPU, "auto", {"softmax": "torch"})
