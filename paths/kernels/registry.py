@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paths.api import UserError
 from paths.engine.batch import ForwardBatch, LayerCache
-from paths.kernels.checking import checked
+from paths.kernels.guards import checked
 from paths.kernels.describe import IMPLEMENTATIONS, OPS, choose, has_triton_source
 from paths.kernels.devices import platform_of, triton_interprets
 from paths.kernels.gates import Formats, triton_refusal

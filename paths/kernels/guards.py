@@ -1,7 +1,7 @@
 """Refuses indices that point outside of a tensor before a kernel goes there (`debug.checks=true`).
 
-A kernel cannot afford to look, and an index out of range is silent corruption. Looking makes the host wait for
-the device, so this belongs to debugging.
+A kernel cannot afford to look, and an index out of range is silent corruption. Looking makes the host wait
+for the device, so this belongs to debugging.
 """
 
 from __future__ import annotations

@@ -1,0 +1,93 @@
+"""`python -m paths.kernels check | compile | bench`: what the kernels compute, become and cost."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections.abc import Sequence
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from paths.api import UserError
+from paths.kernels.tools.catalog import IMPLEMENTATIONS, find_ops
+from paths.kernels.tools.check import Row
+from paths.kernels.tools.check_pool import Request, check_all
+
+CONSOLE = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0: everything passed; 1: something failed; 2: a mistake on the command line."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m paths.kernels", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="check | compile | bench")
+    op_help = "only this op; may be repeated"
+
+    check = commands.add_parser("check", help="every implementation against its definition")
+    check.add_argument("--op", action="append", default=[], help=op_help)
+    check.add_argument("--impl", action="append", default=[], help="only this implementation")
+    check.add_argument("--slow", action="store_true", help="production widths too")
+    check.add_argument("--seed", type=int, default=None, help="repeat a check; drawn afresh otherwise")
+    check.add_argument("--jobs", type=int, default=None, help="processes; as many as there are cores")
+    check.add_argument("--device", choices=("cpu", "cuda"), default=None, help="cuda where there is a GPU")
+    check.set_defaults(run=_check)
+    return parser
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    started = time.perf_counter()
+    ops = [op.name for op in find_ops(arguments.op)]
+    for name in arguments.impl:
+        if name not in IMPLEMENTATIONS:
+            raise UserError(f"unknown implementation {name!r}: allowed are {', '.join(IMPLEMENTATIONS)}")
+    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: torch sees no GPU here; use --device cpu")
+    seed = random.SystemRandom().randrange(1 << 31) if arguments.seed is None else arguments.seed
+    request = Request(
+        implementations=arguments.impl or IMPLEMENTATIONS, slow=arguments.slow, seed=seed, device=device
+    )
+    jobs = arguments.jobs or (len(os.sched_getaffinity(0)) if device == "cpu" else 1)
+    rows = check_all(ops, request, jobs=jobs, done=lambda op: print(f"checked {op}", file=sys.stderr))
+    CONSOLE.print(_check_table(rows))
+    failed = [row for row in rows if row.is_bad]
+    mode = "in Triton's interpreter" if device == "cpu" else f"on {torch.cuda.get_device_name()}"
+    elapsed = time.perf_counter() - started
+    print(
+        f"{len(rows) - len(failed)} rows passed, {len(failed)} failed, {mode}, seed {seed}, {elapsed:.0f} s"
+    )
+    return 1 if failed else 0
+
+
+def _check_table(rows: Sequence[Row]) -> Table:
+    table = Table("op", "implementation", "cases", "n", "worst error", "of tolerance", "state", "note")
+    for row in rows:
+        numbers = (f"{row.worst:.2g}", f"{row.excess:.0%}") if row.cases else ("", "")
+        table.add_row(
+            row.op,
+            row.implementation,
+            row.group,
+            str(row.cases),
+            *numbers,
+            row.state,
+            row.note,
+            end_section=False,
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Proofs about the kernels: `python -m paths.kernels check`, `compile` and `bench`."""
