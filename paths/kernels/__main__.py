@@ -8,15 +8,17 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from paths.api import UserError
 from paths.kernels.tools.catalog import IMPLEMENTATIONS, find_ops
-from paths.kernels.tools.check import Row
-from paths.kernels.tools.check_pool import Request, check_all
+from paths.kernels.tools.check_child import CheckRequest, check_all
+from paths.kernels.tools.compilation import DEFAULT_TARGETS, parse_target
+from paths.kernels.tools.compile_child import compile_all
+from paths.kernels.tools.tables import check_table, compile_table, kernels_document
 
 CONSOLE = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 
@@ -44,6 +46,22 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--jobs", type=int, default=None, help="processes; as many as there are cores")
     check.add_argument("--device", choices=("cpu", "cuda"), default=None, help="cuda where there is a GPU")
     check.set_defaults(run=_check)
+
+    compile_ = commands.add_parser("compile", help="every kernel ahead of time, no GPU needed")
+    compile_.add_argument("--op", action="append", default=[], help=op_help)
+    compile_.add_argument(
+        "--target", action="append", default=[], help=f"default: {', '.join(DEFAULT_TARGETS)}"
+    )
+    compile_.add_argument("--fast", action="store_true", help="one configuration of each kernel")
+    compile_.add_argument("--jobs", type=int, default=None, help="processes; as many as there are cores")
+    compile_.add_argument(
+        "--write-docs",
+        type=Path,
+        nargs="?",
+        const=Path("docs/kernels.md"),
+        help="write the table to this file",
+    )
+    compile_.set_defaults(run=_compile)
     return parser
 
 
@@ -57,12 +75,12 @@ def _check(arguments: argparse.Namespace) -> int:
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: torch sees no GPU here; use --device cpu")
     seed = random.SystemRandom().randrange(1 << 31) if arguments.seed is None else arguments.seed
-    request = Request(
+    request = CheckRequest(
         implementations=arguments.impl or IMPLEMENTATIONS, slow=arguments.slow, seed=seed, device=device
     )
     jobs = arguments.jobs or (len(os.sched_getaffinity(0)) if device == "cpu" else 1)
     rows = check_all(ops, request, jobs=jobs, done=lambda op: print(f"checked {op}", file=sys.stderr))
-    CONSOLE.print(_check_table(rows))
+    CONSOLE.print(check_table(rows))
     failed = [row for row in rows if row.is_bad]
     mode = "in Triton's interpreter" if device == "cpu" else f"on {torch.cuda.get_device_name()}"
     elapsed = time.perf_counter() - started
@@ -72,21 +90,33 @@ def _check(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _check_table(rows: Sequence[Row]) -> Table:
-    table = Table("op", "implementation", "cases", "n", "worst error", "of tolerance", "state", "note")
-    for row in rows:
-        numbers = (f"{row.worst:.2g}", f"{row.excess:.0%}") if row.cases else ("", "")
-        table.add_row(
-            row.op,
-            row.implementation,
-            row.group,
-            str(row.cases),
-            *numbers,
-            row.state,
-            row.note,
-            end_section=False,
+def _compile(arguments: argparse.Namespace) -> int:
+    started = time.perf_counter()
+    ops = [op.name for op in find_ops(arguments.op) if "triton" in op.implementations]
+    if not ops:
+        raise UserError(f"{', '.join(arguments.op)}: no Triton kernel to compile, see `check`")
+    targets = arguments.target or DEFAULT_TARGETS
+    for target in targets:
+        parse_target(target)
+    if arguments.write_docs and (arguments.fast or arguments.op or set(targets) != set(DEFAULT_TARGETS)):
+        raise UserError(
+            "--write-docs writes the table of all ops and targets: leave --op, --target and --fast out"
         )
-    return table
+    jobs = arguments.jobs or len(os.sched_getaffinity(0))
+    rows = compile_all(
+        ops,
+        targets,
+        fast=arguments.fast,
+        jobs=jobs,
+        done=lambda what: print(f"compiled {what}", file=sys.stderr),
+    )
+    CONSOLE.print(compile_table(rows))
+    if arguments.write_docs:
+        arguments.write_docs.write_text(kernels_document(rows), encoding="utf-8")
+    faults = [row for row in rows if row.fault]
+    elapsed = time.perf_counter() - started
+    print(f"{len(rows)} kernels compiled, {len(faults)} with a fault, {elapsed:.0f} s")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ class CompileSpec:
 
     `matrix`: its dot products must become matrix instructions. `spills` is how many spilled bytes are
     accepted, only with the reason in `notes`. `divisible`: arguments that are multiples of 16; None means
-    every pointer.
+    every pointer. `of_check`: the check cases need it, production does not.
     """
 
     op: str
@@ -35,13 +35,21 @@ class CompileSpec:
     notes: str = ""
     divisible: frozenset[str] | None = None
     spills: int = 0
+    fuse: bool = True
+    of_check: bool = False
 
     @property
     def launch(self) -> Launch:
         pointers = frozenset(name for name, kind in self.signature.items() if kind.startswith("*"))
         divisible = pointers if self.divisible is None else self.divisible
         return Launch(
-            self.kernel, self.signature, self.constexprs, divisible, self.num_warps, self.num_stages
+            self.kernel,
+            self.signature,
+            self.constexprs,
+            divisible,
+            self.num_warps,
+            self.num_stages,
+            self.fuse,
         )
 
 
@@ -71,6 +79,7 @@ def traced(
             constexprs=one.constexprs,
             num_warps=one.num_warps,
             num_stages=one.num_stages,
+            fuse=one.fuse,
             matrix=bool(matrix) if must is None else one.kernel.fn.__name__ in must,
             notes=notes,
             divisible=one.divisible,
@@ -89,5 +98,5 @@ def of_cases(
         call = case.make(torch.Generator().manual_seed(0), torch.device("cpu"))
         run = partial(function, *call.args, **call.kwargs)
         for spec in traced(op, case.name, run, matrix=matrix):
-            found.setdefault(spec.launch.key, spec)
+            found.setdefault(spec.launch.key, replace(spec, of_check=True))
     return list(found.values())

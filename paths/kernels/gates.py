@@ -66,7 +66,7 @@ def triton_refusal(op: str, platform: Platform, formats: Formats) -> str | None:
 def e4m3_widening(platform: Platform) -> str | None:
     """What fp8 kernels do where matrix instructions do not take OCP e4m3; None where they do."""
     if platform.device == "rocm" and platform.capability == CDNA3:
-        return "caches hold OCP e4m3, which gfx942 widens to bf16 in the kernel"
+        return "caches hold OCP e4m3, which gfx942 widens in the kernel"
     return None
 
 

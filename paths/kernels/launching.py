@@ -31,11 +31,16 @@ POINTER_NAMES = {
 
 @dataclass(frozen=True)
 class TileConfig:
-    """How a kernel is cut up: `tiles` are handed to it as constants (BLOCK_M=64, ...)."""
+    """How a kernel is cut up: `tiles` are handed to it as constants (BLOCK_M=64, ...).
+
+    fuse: products and sums may become fused ones, which round once where torch rounds twice. Kernels whose
+    output has to equal torch's to the byte switch it off.
+    """
 
     num_warps: int = 4
     num_stages: int = 2
     tiles: Mapping[str, int] = field(default_factory=dict)
+    fuse: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,13 +68,14 @@ class Launch:
     divisible: frozenset[str]  # pointers and integers that are multiples of 16
     num_warps: int
     num_stages: int
+    fuse: bool = True
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Without `divisible` and the width of integers: those follow the data, not the configuration."""
         signature = tuple((n, "i" if t in ("i32", "i64") else t) for n, t in sorted(self.signature.items()))
         constants = tuple((n, str(v)) for n, v in sorted(self.constexprs.items()))
-        return (self.kernel.fn.__name__, signature, constants, self.num_warps, self.num_stages)
+        return (self.kernel.fn.__name__, signature, constants, self.num_warps, self.num_stages, self.fuse)
 
 
 @dataclass
@@ -102,7 +108,13 @@ def launch(
         recorder.launches.append(_describe(kernel, args, constants, config))
         if not recorder.run:
             return
-    kernel[blocks](*args, **constants, num_warps=config.num_warps, num_stages=config.num_stages)
+    kernel[blocks](
+        *args,
+        **constants,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        enable_fp_fusion=config.fuse,
+    )
 
 
 @contextmanager
@@ -150,7 +162,9 @@ def _describe(kernel: Any, args: Sequence[Any], constants: Mapping[str, Any], co
         signature[name] = _type_name(value)
         if isinstance(value, Tensor) or (type(value) is int and value % 16 == 0):
             divisible.add(name)
-    return Launch(kernel, signature, fixed, frozenset(divisible), config.num_warps, config.num_stages)
+    return Launch(
+        kernel, signature, fixed, frozenset(divisible), config.num_warps, config.num_stages, config.fuse
+    )
 
 
 def _type_name(value: Any) -> str:

@@ -1,33 +1,56 @@
-"""The process that checks ops: one JSON request per line on stdin, the rows as one JSON line on stdout.
+"""The process that checks ops: a request names one, the answer is its rows.
 
 Triton decides between interpreting and compiling when it is imported, so the mode comes with the process.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import traceback
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
 from paths.kernels.tools.catalog import find_ops
 from paths.kernels.tools.check import Row, check_op
+from paths.kernels.tools.child_pool import Died, answer_all, ask_all
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a kernel prints must not look like an answer
-    for line in sys.stdin:
-        rows = _check(json.loads(line))
-        print(json.dumps([asdict(row) for row in rows]), file=answers, flush=True)
+@dataclass(frozen=True, kw_only=True)
+class CheckRequest:
+    """What to check of every op."""
+
+    implementations: Sequence[str]
+    slow: bool
+    seed: int
+    device: str
 
 
-def _check(request: dict) -> list[Row]:
+def check_all(
+    ops: Sequence[str], request: CheckRequest, *, jobs: int, done: Callable[[str], None] = lambda op: None
+) -> list[Row]:
+    """Rows of all ops, in their order, from child processes."""
+    answers = ask_all(
+        "paths.kernels.tools.check_child",
+        [{"op": op, **asdict(request)} for op in ops],
+        env={"TRITON_INTERPRET": "1" if request.device == "cpu" else "0"},
+        jobs=jobs,
+        done=lambda asked: done(asked["op"]),
+    )
+    return [row for op, answer in zip(ops, answers, strict=True) for row in _rows(op, answer)]
+
+
+def _rows(op: str, answer: Any) -> list[Row]:
+    if isinstance(answer, Died):
+        return [Row(op, "-", "", state="fail", note=str(answer))]
+    return [Row(**fields) for fields in answer]
+
+
+def _answer(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     name = request["op"]
     try:
-        return check_op(
+        rows = check_op(
             find_ops([name])[0],
             device=torch.device(request["device"]),
             seed=request["seed"],
@@ -36,9 +59,10 @@ def _check(request: dict) -> list[Row]:
         )
     except Exception as error:  # noqa: BLE001  # a broken cases.py fails its op, not the others
         traceback.print_exc()
-        note = f"{type(error).__name__}: {error}"[:300]
-        return [Row(name, "-", "", state="fail", note=note)]
+        rows = [Row(name, "-", "", state="fail", note=f"{type(error).__name__}: {error}"[:300])]
+    return [asdict(row) for row in rows]
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    answer_all(_answer)
