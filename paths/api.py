@@ -192,6 +192,7 @@ class Counters:
     decode_tokens_sparse: int = 0  # decode tokens whose context is longer than index_topk
     recompiles: int = 0  # after warm-up
     preemptions: int = 0
+    nan_logit_rows: int = 0  # sampled rows whose logits held a NaN: must stay 0
     prefix_cache_hits: int = 0  # tokens; the built-in engine has no prefix cache, so this proves 0
     memory_high_water: int = 0  # bytes, of the process on CPU and of the device on a GPU
     cpu_seconds: float = 0.0  # user + system time of the engine's processes

@@ -60,7 +60,7 @@ class DsaModel:
         self._kernels = kernels
         self._fused = FusedKernels(kernels, fused)
         self._group = group
-        self._hadamard = hadamard
+        self.hadamard = hadamard
         cos, sin = rope_tables(config.rope, max_model_len or config.max_position_embeddings)
         self._rotary = Rotary(
             cos=cos.to(kernels.device),
@@ -68,7 +68,6 @@ class DsaModel:
             interleaved=config.rope_interleave,
             index_interleaved=config.indexer_rope_interleave,
         )
-        self._columns = torch.arange(config.index_topk, dtype=torch.int32, device=kernels.device)
         self._embedding = weights.embed_tokens
         self._first_norm = weights.layers[0].input_layernorm
         self._lm_head = weights.lm_head
@@ -82,7 +81,7 @@ class DsaModel:
         """Hidden states `[T, Dm]` after the final norm; writes the rows' keys into `caches`."""
         eps = self.config.rms_norm_eps
         if not self._needs_scores(batch):
-            self._select_all(batch)
+            batch.select_all()
         residual, hidden = self._fused.embed_norm(batch.input_ids, self._embedding, self._first_norm, eps)
         for layer, cache in zip(self.layers, caches, strict=True):
             attended = self._group.all_reduce(self._attention(layer, hidden, batch, cache))
@@ -105,7 +104,7 @@ class DsaModel:
         config = self.config
         projected = self._fused.linear(hidden, layer.input_proj)
         q_latent = self._fused.fused_norm_rope(
-            projected, layer.norms, self._rotary, batch, cache, hadamard=self._hadamard
+            projected, layer.norms, self._rotary, batch, cache, hadamard=self.hadamard
         )
         scored = layer.has_indexer and self._needs_scores(batch)
         width = config.num_attention_heads * config.qk_head_dim
@@ -118,7 +117,7 @@ class DsaModel:
             projected[:, -config.index_n_heads :] if scored else None,
             index_dim=config.index_head_dim,
             index_dtype=cache.index_dtype,
-            hadamard=self._hadamard,
+            hadamard=self.hadamard,
         )
         output = hidden.new_empty(hidden.shape[0], layer.o_proj.shape[1])
         self._sparse_attention(layer, q, index_q, index_weights, batch, cache, output)
@@ -146,11 +145,6 @@ class DsaModel:
     def _needs_scores(self, batch: ForwardBatch) -> bool:
         """Where every row sees at most index_topk keys, nothing is ranked and the indexer needs no query."""
         return batch.max_length > self.config.index_topk
-
-    def _select_all(self, batch: ForwardBatch) -> None:
-        """Every row takes all keys that it sees: 0..length-1, then -1."""
-        lengths = batch.lengths[:, None]
-        batch.topk_indices[: batch.num_tokens] = torch.where(self._columns < lengths, self._columns, -1)
 
     def _feed_forward(self, layer: FusedLayer, hidden: Tensor) -> Tensor:
         if layer.moe is not None:

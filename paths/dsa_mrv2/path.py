@@ -27,4 +27,4 @@ class DsaMrv2Path:
         from paths.dsa_mrv2.runner import RunnerV2
         from paths.engine.build import Recipe, build_engine
 
-        return build_engine(config, Recipe(path=config.path, make_model=DsaModel, make_runner=RunnerV2))
+        return build_engine(config, Recipe(path=self.name, make_model=DsaModel, make_runner=RunnerV2))

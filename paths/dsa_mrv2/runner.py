@@ -42,6 +42,9 @@ class RunnerV2:
         self._arange = torch.arange(max_num_batched_tokens, device=device)
         self._device = device
 
+    def nan_rows(self) -> int:
+        return self._head.nan_rows()
+
     def execute(self, plan: StepPlan, table: RequestTable) -> StepResult:
         states = self._states
         states.apply(plan, table)

@@ -8,6 +8,9 @@ from paths.api import WHOLE_VOCABULARY, Request, UserError
 from paths.engine.kv_cache import pages_for
 from paths.engine.requests import output_limit
 
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
 
 class AdmissionRules:
     """The limits of one engine. `check` raises UserError naming value, limit and remedy."""
@@ -33,6 +36,8 @@ class AdmissionRules:
         self._check_sampling(request)
 
     def _check_ids(self, name: str, ids: np.ndarray) -> None:
+        if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+            raise UserError(f"{name}: {ids.dtype} of shape {ids.shape}; give one row of integer token ids")
         if len(ids) == 0:
             raise UserError(f"{name}: empty; give at least one token id")
         low, high = int(ids.min()), int(ids.max())
@@ -66,8 +71,14 @@ class AdmissionRules:
             raise UserError(f"temperature {params.temperature}: must be 0 (greedy) or a positive number")
         if not 0 < params.top_p <= 1:
             raise UserError(f"top_p {params.top_p}: must lie in (0, 1]; 1 is off")
-        if params.top_k < 0:
-            raise UserError(f"top_k {params.top_k}: must be 0 (off) or positive")
+        if not 0 <= params.top_k <= _INT32_MAX:
+            raise UserError(f"top_k {params.top_k}: must lie in 0 (off) … {_INT32_MAX}")
+        if params.seed is not None and not -_INT64_MAX <= params.seed <= _INT64_MAX:
+            raise UserError(f"seed {params.seed}: must lie in ±{_INT64_MAX}")
+        for token in params.stop_token_ids:
+            if not 0 <= token < self._vocab_size:
+                last = self._vocab_size - 1
+                raise UserError(f"stop_token_ids: {token} is outside 0 … {last}; use the model's ids")
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(params, name)
             if value is not None and not WHOLE_VOCABULARY <= value <= self._vocab_size:

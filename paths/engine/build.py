@@ -90,7 +90,12 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         started=started,
     )
     reporter = EffectiveReporter(
-        path=recipe.path, model=model, runner=runner, kernels=kernels, caches=caches, hadamard=hadamard
+        path=recipe.path,
+        model=model,
+        weight_dtype=weights.embed_tokens.dtype,
+        runner=runner,
+        kernels=kernels,
+        caches=caches,
     )
     return EngineCore(
         scheduler=Scheduler(

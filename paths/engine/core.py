@@ -98,7 +98,7 @@ class EngineCore:
         if len(plan.slots) == 0:
             return self._events.take()
         result = self._runner.execute(plan, self._table)
-        self._count(plan)
+        self._count(plan, result.graph_mode)
         return self._advance(plan, result)
 
     def counters(self) -> Counters:
@@ -108,6 +108,7 @@ class EngineCore:
             steps=dict(self._counters.steps),
             preemptions=self._scheduler.preemptions,
             recompiles=self._recompiles(),
+            nan_logit_rows=self._runner.nan_rows(),
             memory_high_water=memory,
             cpu_seconds=cpu_seconds,
         )
@@ -118,17 +119,19 @@ class EngineCore:
     def close(self) -> None:
         self._scheduler.waiting.clear()
 
-    def _count(self, plan: StepPlan) -> None:
+    def _count(self, plan: StepPlan, graph_mode: str) -> None:
         counters = self._counters
-        counters.steps["NONE"] += 1
+        counters.steps[graph_mode] += 1
         counters.tokens_real += plan.total_tokens
         counters.tokens_padded += plan.total_tokens
-        is_decode = plan.start >= self._table.prompt_len[plan.slots]
-        decode = int(plan.num_tokens[is_decode].sum())
+        # a row at or past the prompt's length has an output token as its input; recomputed ones count too
+        end = plan.start + plan.num_tokens
+        first_decode = np.maximum(plan.start, self._table.prompt_len[plan.slots])
+        decode = int(np.maximum(end - first_decode, 0).sum())
         counters.decode_tokens += decode
         counters.prompt_tokens += plan.total_tokens - decode
-        context = (plan.start + plan.num_tokens)[is_decode]
-        counters.decode_tokens_sparse += int((context > self._index_topk).sum())
+        first_sparse = np.maximum(first_decode, self._index_topk)
+        counters.decode_tokens_sparse += int(np.maximum(end - first_sparse, 0).sum())
 
     def _advance(self, plan: StepPlan, result: StepResult) -> StepEvents:
         """Write the new tokens, find who ends, and turn all of it into events."""

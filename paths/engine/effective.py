@@ -28,23 +28,24 @@ class EffectiveReporter:
         *,
         path: str,
         model: Model,
+        weight_dtype: torch.dtype,
         runner: Runner,
         kernels: Kernels,
         caches: Sequence[LayerCache],
-        hadamard: bool,
     ) -> None:
         self._path = path
         self._model = model
+        self._weight_dtype = weight_dtype
         self._runner = runner
         self._kernels = kernels
         self._caches = caches
-        self._hadamard = hadamard
 
     def describe(self, counters: Counters) -> Effective:
         first = self._caches[0]
+        origin = _k_scale_origin(self._caches)
         notes = []
-        if first.kv_dtype == "fp8":
-            notes.append("the fp8 cache uses the default scale 1.0: the checkpoint has no calibrated scale")
+        if origin == "default-1.0":
+            notes.append("the fp8 cache uses the default scale 1.0, no calibrated one")
         return Effective(
             path=self._path,
             model_class=type(self._model).__name__,
@@ -53,12 +54,12 @@ class EffectiveReporter:
             compile_mode=self._model.compile_mode(),
             graph_modes=dict(counters.steps),
             kernels={op: dict(calls) for op, calls in self._kernels.calls.items()},
-            dtype=_KV_NAMES[self._model.dtype],
+            dtype=_KV_NAMES[self._weight_dtype],
             kv_dtype=_stored_kv_dtype(first),
             index_dtype=_stored_index_dtype(self._caches),
-            hadamard=self._hadamard,
+            hadamard=self._model.hadamard,
             kv_bytes_per_token=_bytes_per_token(self._caches),
-            k_scale_origin="default-1.0" if first.kv_dtype == "fp8" else "none",
+            k_scale_origin=origin,
             device=str(first.kv.device),
             threads=torch.get_num_threads(),
             pid=os.getpid(),
@@ -82,3 +83,9 @@ def _bytes_per_token(caches: Sequence[LayerCache]) -> int:
     tensors = [t for cache in caches for t in (cache.kv, cache.index) if t is not None]
     tokens = caches[0].kv.shape[0] * caches[0].kv.shape[1]
     return sum(t.nbytes for t in tensors) // tokens
+
+
+def _k_scale_origin(caches: Sequence[LayerCache]) -> str:
+    if _stored_kv_dtype(caches[0]) != "fp8":
+        return "none"
+    return "default-1.0" if all(float(cache.k_scale) == 1.0 for cache in caches) else "checkpoint"

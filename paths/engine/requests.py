@@ -23,7 +23,6 @@ class RequestState:
     prompt_scored: int = 0  # prompt tokens whose log-probs were computed
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     detokenizer: IncrementalDetokenizer | None = None
-    aborted: bool = False
 
     @property
     def params(self) -> SamplingParams:

@@ -22,7 +22,7 @@ from paths.engine.scheduler import StepPlan
 class Model(Protocol):
     """What runners and the engine need of a model."""
 
-    dtype: torch.dtype
+    hadamard: bool  # whether the indexer's vectors are rotated
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         """Hidden states [T, Dm] after the final norm."""
@@ -43,12 +43,16 @@ class StepResult:
 
     tokens: npt.NDArray[np.int32]  # [R], −1 where the request yields none
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # by request row
+    graph_mode: str = "NONE"
 
 
 class Runner(Protocol):
     """Turns plans into tokens. State between steps is the runner's own."""
 
     name: str
+
+    def nan_rows(self) -> int:
+        """See `SamplingHead.nan_rows`."""
 
     def execute(self, plan: StepPlan, table: RequestTable) -> StepResult:
         """Apply released, admitted and grown slots, then run the step. The table is read, never written."""
@@ -60,6 +64,7 @@ class SamplingHead:
     def __init__(self, model: Model, *, eos_token_ids: Sequence[int]) -> None:
         self._model = model
         self._eos_token_ids = list(eos_token_ids)
+        self._nan_rows: Tensor | None = None  # on the device, so that counting does not wait for it
 
     def run(
         self,
@@ -80,6 +85,8 @@ class SamplingHead:
         picked = hidden if len(rows) == len(hidden) else hidden[torch.from_numpy(ends[rows] - 1)]
         logits = self._model.logits(picked)
         raw = logits
+        bad = logits.isnan().any(dim=-1).sum()
+        self._nan_rows = bad if self._nan_rows is None else self._nan_rows + bad
         early = self._rows_before_min_tokens(plan.slots[rows], table)
         if len(early):
             logits = self._mask_stops(logits, plan.slots[rows], table, early)
@@ -89,6 +96,10 @@ class SamplingHead:
             self._score_output(raw[at : at + 1], tokens, at, int(row), plan, table, result)
         result.tokens[rows] = tokens
         return result
+
+    def nan_rows(self) -> int:
+        """Sampled rows so far whose logits held a NaN: their tokens mean nothing."""
+        return 0 if self._nan_rows is None else int(self._nan_rows)
 
     @staticmethod
     def _rows_before_min_tokens(slots: npt.NDArray[np.int32], table: RequestTable) -> npt.NDArray[np.intp]:

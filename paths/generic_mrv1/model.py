@@ -63,6 +63,8 @@ class GenericModel:
             index_topk=self.config.index_topk,
             hadamard=self.hadamard,
         )
+        if batch.max_length <= self.config.index_topk:
+            batch.select_all()
         run = self._hidden if self._compiler is None else self._compiler
         with torch.inference_mode(), forward_context(context):
             return run(batch.input_ids, batch.positions)

@@ -34,7 +34,7 @@ class GenericMrv1Path:
         return build_engine(
             config,
             Recipe(
-                path=config.path,
+                path=self.name,
                 make_model=lambda *args, **kwargs: GenericModel(*args, compiled=True, **kwargs),
                 make_runner=RunnerV1,
             ),

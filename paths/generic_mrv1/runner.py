@@ -39,6 +39,9 @@ class RunnerV1:
         self._head = SamplingHead(model, eos_token_ids=eos_token_ids)
         self._topk = torch.full((max_num_batched_tokens, index_topk), -1, dtype=torch.int32, device=device)
 
+    def nan_rows(self) -> int:
+        return self._head.nan_rows()
+
     def execute(self, plan: StepPlan, table: RequestTable) -> StepResult:
         batch = self._batch
         batch.remove(plan.released)

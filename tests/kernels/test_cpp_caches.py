@@ -152,3 +152,19 @@ def test_index_q_prepare(cpp, index_dtype, rows, dtype, hadamard):
     else:
         assert torch.equal(mine.view(torch.uint8), expected.view(torch.uint8))
     close(weights, expected_weights, torch.float32)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kv_dtype", ["fp8", "fp8_ds_mla"])
+def test_a_value_that_is_not_finite_is_stored_like_the_definition_stores_it(cpp, kv_dtype, poison):
+    mine, expected = (
+        empty_cache(blocks=4, kv_dtype=kv_dtype, index_dtype="fp8", k_scale=0.7, **SIZES_OF) for _ in range(2)
+    )
+    c, k_pe, k = random(5, 128), random(5, 16, seed=3), random(5, 32, seed=4)
+    c[1, 7] = k[2, 9] = poison
+    to = torch.arange(5)
+    cpp.mla_cache_write(c, k_pe, to, mine)
+    mla_cache_write(c, k_pe, to, expected)
+    cpp.index_k_write(k, to, mine, hadamard=False)
+    index_k_write(k, to, expected, hadamard=False)
+    assert same_bytes(mine, expected)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "simd.h"
 
@@ -11,19 +12,24 @@ namespace quant {
 constexpr float kFp8Max = 448.0f;
 constexpr float kAmaxFloor = 1e-4f;
 
+// NaN if any value is one: std::max alone would drop it.
 inline float amax(const float* x, int64_t n) {
   float largest = 0.0f;
-#pragma omp simd reduction(max : largest)
-  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
-  return largest;
+  int nans = 0;
+#pragma omp simd reduction(max : largest) reduction(+ : nans)
+  for (int64_t i = 0; i < n; ++i) {
+    largest = std::max(largest, std::fabs(x[i]));
+    nans += x[i] != x[i];
+  }
+  return nans ? std::numeric_limits<float>::quiet_NaN() : largest;
 }
 
-// Smallest power of two at or above max(amax, 1e-4) / 448, by the exponent bits.
+// Smallest power of two at or above max(amax, 1e-4) / 448, by the exponent bits; infinite for NaN or infinity.
 inline float ue8m0_scale(float largest) {
-  const float exact = std::max(largest, kAmaxFloor) / kFp8Max;
+  const float exact = (largest < kAmaxFloor ? kAmaxFloor : largest) / kFp8Max;
   uint32_t bits;
   std::memcpy(&bits, &exact, sizeof(bits));
-  const uint32_t power = ((bits >> 23) + ((bits & 0x7fffffu) != 0)) << 23;
+  const uint32_t power = std::min<uint32_t>((bits >> 23) + ((bits & 0x7fffffu) != 0), 255u) << 23;
   float scale;
   std::memcpy(&scale, &power, sizeof(scale));
   return scale;
