@@ -18,7 +18,7 @@ from paths.kernels.tools.catalog import IMPLEMENTATIONS, find_ops
 from paths.kernels.tools.check_child import CheckRequest, check_all
 from paths.kernels.tools.compilation import DEFAULT_TARGETS, parse_target
 from paths.kernels.tools.compile_child import compile_all
-from paths.kernels.tools.tables import check_table, compile_table, kernels_document
+from paths.kernels.tools.tables import check_table, compile_table, write_document
 
 CONSOLE = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 
@@ -99,9 +99,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     for target in targets:
         parse_target(target)
     if arguments.write_docs and (arguments.fast or arguments.op or set(targets) != set(DEFAULT_TARGETS)):
-        raise UserError(
-            "--write-docs writes the table of all ops and targets: leave --op, --target and --fast out"
-        )
+        raise UserError("--write-docs writes all ops and targets: leave --op, --target and --fast out")
     jobs = arguments.jobs or len(os.sched_getaffinity(0))
     rows = compile_all(
         ops,
@@ -112,7 +110,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     )
     CONSOLE.print(compile_table(rows))
     if arguments.write_docs:
-        arguments.write_docs.write_text(kernels_document(rows), encoding="utf-8")
+        write_document(arguments.write_docs, rows)
     faults = [row for row in rows if row.fault]
     elapsed = time.perf_counter() - started
     print(f"{len(rows)} kernels compiled, {len(faults)} with a fault, {elapsed:.0f} s")

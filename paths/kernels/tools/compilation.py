@@ -53,13 +53,21 @@ def specs_of(op: Op, target: Target, *, fast: bool = False) -> list[CompileSpec]
     found: dict[Any, CompileSpec] = {}
     for spec in sorted(listed, key=lambda spec: spec.of_check):  # production names the entry
         key = (spec.launch.key, spec.launch.divisible)
-        found[key] = replace(found[key], matrix=found[key].matrix or spec.matrix) if key in found else spec
+        found[key] = _merged(found[key], spec) if key in found else spec
     if not fast:
         return list(found.values())
     first: dict[str, CompileSpec] = {}
     for spec in sorted(found.values(), key=lambda spec: not spec.matrix):
         first.setdefault(spec.kernel.fn.__name__, spec)
     return list(first.values())
+
+
+def _merged(one: CompileSpec, other: CompileSpec) -> CompileSpec:
+    """One binary under both labels."""
+    label = one.label
+    if other.label not in label and not other.of_check:
+        label = f"{label}; {other.label}"
+    return replace(one, label=label, matrix=one.matrix or other.matrix)
 
 
 def compile_op(op: Op, target_text: str, *, fast: bool = False) -> list[CompiledRow]:
