@@ -19,6 +19,8 @@ OPS = {
     "sparse_mla": "sparse_mla",
     "moe_route": "moe_route",
     "moe_experts": "moe_experts",
+    "sample": "sample",
+    "rejection": "rejection",
 }
 IMPLEMENTATIONS = ("triton", "cpp", "torch", "reference")
 

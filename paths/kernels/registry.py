@@ -15,10 +15,10 @@ from torch import Tensor
 
 from paths.api import UserError
 from paths.engine.batch import ForwardBatch, LayerCache
-from paths.kernels.guards import checked
-from paths.kernels.describe import IMPLEMENTATIONS, OPS, choose, has_triton_source
+from paths.kernels.describe import IMPLEMENTATIONS, OPS, choose, has_cpp_source, has_triton_source
 from paths.kernels.devices import platform_of, triton_interprets
 from paths.kernels.gates import Formats, triton_refusal
+from paths.kernels.guards import checked
 
 PREFERENCES = ("auto", *IMPLEMENTATIONS)
 MODULES = {"triton": "triton_impl", "torch": "torch_impl", "reference": "reference"}
@@ -28,10 +28,11 @@ class Kernels:
     """One method per op. `calls[op][implementation]` counts, `notes` lists fallbacks in words.
 
     prefer: `auto` is what `describe_kernels` says, cpp or triton where they can be had, else torch with a
-    note; any other name is asked of every op. overrides: op → implementation, stronger than `prefer`.
-    formats: what the caches hold, which some GPUs cannot serve. checks: indices are looked at before every
-    call, see `checked`. Raises UserError for an unknown name, and for cpp or triton asked for by name that
-    cannot be had; triton runs on the CPU in Triton's interpreter only.
+    note; any other name is asked of every op (cpp: of those that have a C++ source). overrides: op →
+    implementation, stronger than `prefer`. formats: what the caches hold, which some GPUs cannot serve.
+    checks: indices are looked at before every call, see `checked`. Raises UserError for an unknown name, and
+    for cpp or triton asked for by name that cannot be had; triton runs on the CPU in Triton's interpreter
+    only.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Kernels:
         self.notes: list[str] = []
         self._cpp: Any = None
         self._cpp_missing: str | None = None
-        wanted = dict.fromkeys(OPS, prefer) | dict(overrides or {})
+        wanted = {op: _preference(op, prefer) for op in OPS} | dict(overrides or {})
         _check_names(wanted)
         chosen = {op: self._load(op, name) for op, name in wanted.items()}
         self._functions = {
@@ -126,6 +127,40 @@ class Kernels:
         """x `[T, D]`, ids and weights `[T, K]`, w13 `[E, 2I, D]`, w2 `[E, D, I]` → `[T, D]`."""
         return self.run("moe_experts", x, ids, weights, w13, w2)
 
+    def sample(
+        self,
+        logits: Tensor,
+        *,
+        temperature: Tensor,
+        top_k: Tensor,
+        top_p: Tensor,
+        seeds: Tensor,
+        positions: Tensor,
+        all_greedy: bool,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """logits float32 `[N, V]` → token ids int64 `[N]`; row n takes its parameters from rows[n]."""
+        return self.run(
+            "sample",
+            logits,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seeds=seeds,
+            positions=positions,
+            all_greedy=all_greedy,
+            rows=rows,
+        )
+
+    def rejection(
+        self, logits: Tensor, draft_ids: Tensor, draft_probs: Tensor | None, **inputs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """logits float32 `[L, V]`, draft_ids int64 `[L]` → tokens int64 `[R, K + 1]`, counts int32 `[R]`.
+
+        `inputs` are the keywords of `paths.kernels.rejection.reference.rejection`.
+        """
+        return self.run("rejection", logits, draft_ids, draft_probs, **inputs)
+
     def run(self, op: str, *args: Any, **kwargs: Any) -> Any:
         """Any op of `OPS` by name, counted."""
         counts, name = self._counters[op]
@@ -148,7 +183,8 @@ class Kernels:
         if self.device.type == "cpu":
             if self._cpp_function(op) is not None:
                 return "cpp"
-            self._note(f"{op}: torch instead of cpp, {self._cpp_reason()}")
+            if has_cpp_source(op):  # where there is none, torch is what the op is meant to run
+                self._note(f"{op}: torch instead of cpp, {self._cpp_reason()}")
             return "torch"
         choice = choose(op, self.platform, self.formats)
         if choice.impl != "triton":
@@ -190,6 +226,11 @@ class Kernels:
         if self.device.type != "cpu":
             return f"which runs on the CPU only and the device is {self.device.type}"
         return self._cpp_missing or "which has no C++ source for this op"
+
+
+def _preference(op: str, prefer: str) -> str:
+    """`cpp` means every op that has a C++ source; the others gain nothing from one and run torch."""
+    return "torch" if prefer == "cpp" and not has_cpp_source(op) else prefer
 
 
 def _check_names(wanted: Mapping[str, str]) -> None:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from paths.engine.sampler import SamplingInputs, gumbel_noise, mask_top_k_top_p, sample
+from paths.engine.sampler import SamplingInputs, sample
+from paths.kernels.sample.noise import gumbel_noise
+from paths.kernels.sample.torch_impl import mask_top_k_top_p
 
 INF = float("inf")
 

@@ -1,0 +1,1 @@
+"""Verification of draft tokens: greedy, and exact rejection sampling."""

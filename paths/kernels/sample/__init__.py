@@ -1,0 +1,1 @@
+"""Token ids from logits: temperature, top-k, top-p and a seeded Gumbel-max draw."""
