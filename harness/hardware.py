@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import sysconfig
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -64,6 +65,11 @@ def torch_build() -> str | None:
         return None
 
 
+def has_python_headers() -> bool:
+    """Whether Python.h is where this interpreter says that it belongs."""
+    return Path(sysconfig.get_path("include"), "Python.h").is_file()
+
+
 def has_compiler() -> bool:
     """Whether a C++ compiler is on the PATH (or named by CXX)."""
     return any(shutil.which(name) for name in (os.environ.get("CXX") or "c++", "c++", "g++", "clang++"))
@@ -77,9 +83,14 @@ def detect_platform(device: Literal["auto", "cpu", "cuda"] = "auto") -> Platform
         why = "its torch is built for CPU only" if has_gpu_device() else "no NVIDIA device is visible"
         raise UserError(f"device=cuda: not on this machine ({why}); use device=cpu")
     if device == "cpu" or not usable:
-        return Platform(device="cpu", compiler=has_compiler())
+        return Platform(device="cpu", compiler=has_compiler(), python_headers=has_python_headers())
     found = gpu()
-    return Platform(device="cuda", capability=found[1] if found else None, compiler=has_compiler())
+    return Platform(
+        device="cuda",
+        capability=found[1] if found else None,
+        compiler=has_compiler(),
+        python_headers=has_python_headers(),
+    )
 
 
 def hardware_class(platform_: Platform) -> str:

@@ -269,6 +269,7 @@ class Platform:
     device: str  # "cpu", "cuda", "rocm", "xpu"
     capability: tuple[int, int] | None = None
     compiler: bool = False  # a C++ compiler is on the PATH
+    python_headers: bool = False  # Python.h is installed: torch.compile on a CPU needs it
 
 
 class Engine(Protocol):

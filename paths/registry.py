@@ -33,8 +33,10 @@ def load(impl: str, sys_path: Sequence[str] = ()) -> ExecutionPath:
     except ModuleNotFoundError as error:
         where = f"; looked in {', '.join(sys_path)} too" if sys_path else ""
         raise UserError(f"impl {impl!r}: {error}{where}; install the package or fix impl") from error
-    except ImportError as error:
-        raise UserError(f"impl {impl!r}: cannot import {module_name}: {error}") from error
+    except Exception as error:  # a user's module may fail in any way while it is imported
+        raise UserError(
+            f"impl {impl!r}: cannot import {module_name}: {type(error).__name__}: {error}"
+        ) from error
     path_class = getattr(module, class_name, None)
     if path_class is None:
         names = sorted(name for name in vars(module) if name.endswith("Path") and name != "ExecutionPath")

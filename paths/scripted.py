@@ -16,13 +16,15 @@ It shows what the client measures when the truth is known: for tests, demos and 
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paths.api import (
     Counters,
@@ -54,44 +56,48 @@ class Script:
     finish: FinishReason
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScriptOptions:
-    """Validated options of the path. Raises UserError."""
+class ScriptedRequest(BaseModel):
+    """An explicit script: [[ms, tokens], …] and how it ends."""
 
-    first_ms: float = 20.0
-    gap_ms: float = 10.0
-    tokens_per_event: list[int] = field(default_factory=lambda: [1])
-    fail_every: int = 0
-    empty_every: int = 0
-    early_stop_every: int = 0
-    requests: list[dict[str, Any]] = field(default_factory=list)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    events: list[tuple[Annotated[float, Field(ge=0)], Annotated[int, Field(ge=0)]]]
+    finish: Literal["length", "stop", "error"]
+
+
+class ScriptOptions(BaseModel):
+    """Validated options of the path; `parse` raises UserError."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    first_ms: float = Field(20.0, ge=0, allow_inf_nan=False)
+    gap_ms: float = Field(10.0, ge=0, allow_inf_nan=False)
+    tokens_per_event: list[Annotated[int, Field(ge=1)]] = Field([1], min_length=1)
+    fail_every: int = Field(0, ge=0)
+    empty_every: int = Field(0, ge=0)
+    early_stop_every: int = Field(0, ge=0)
+    requests: list[ScriptedRequest] = []
 
     @classmethod
     def parse(cls, options: dict[str, Any]) -> ScriptOptions:
-        known = list(cls.__dataclass_fields__)
-        for key in options:
-            if key not in known:
-                raise UserError(f"path.options.{key}: unknown; scripted takes {', '.join(known)}")
-        parsed = cls(**options)
-        if parsed.first_ms < 0 or parsed.gap_ms < 0:
-            raise UserError("path.options.first_ms and gap_ms must not be negative")
-        if not parsed.tokens_per_event or min(parsed.tokens_per_event) < 1:
-            raise UserError(f"path.options.tokens_per_event {parsed.tokens_per_event}: give positive counts")
-        for entry in parsed.requests:
-            if set(entry) != {"events", "finish"} or entry["finish"] not in _FINISH:
+        try:
+            # through JSON, where a pair is a list
+            return cls.model_validate_json(json.dumps(options))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = ".".join(str(part) for part in first["loc"])
+            if first["type"] == "extra_forbidden":
                 raise UserError(
-                    f"path.options.requests entry {entry}: needs events and finish (length, stop or error)"
-                )
-        return parsed
+                    f"path.options.{name}: unknown; scripted takes {', '.join(cls.model_fields)}"
+                ) from error
+            raise UserError(f"path.options.{name}={first['input']!r}: {first['msg']}") from error
 
     def script(self, arrival: int, max_tokens: int) -> Script:
         """The script of the request that arrived as number `arrival` (from 0)."""
         if self.requests:
             entry = self.requests[arrival % len(self.requests)]
-            finish = _FINISH[entry["finish"]]
-            if not entry["events"]:
+            finish = _FINISH[entry.finish]
+            if not entry.events:
                 return self._without_tokens(finish)
-            events = np.asarray(entry["events"], dtype=np.float64).reshape(-1, 2)
+            events = np.asarray(entry.events, dtype=np.float64).reshape(-1, 2)
             at = (events[:, 0] * _NS_PER_MS).astype(np.int64)
             return Script(at_ns=at, total=np.cumsum(events[:, 1]).astype(np.int64), finish=finish)
         number = arrival + 1

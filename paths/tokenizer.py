@@ -22,10 +22,6 @@ class Tokenizer:
             raise UserError(f"tokenizer {path}: unreadable ({error}); give a valid tokenizer.json") from error
         self._inner.encode_special_tokens = True  # "<eos>" inside a prompt is text, not the end of it
 
-    @property
-    def vocab_size(self) -> int:
-        return self._inner.get_vocab_size()
-
     def encode(self, text: str) -> list[int]:
         """Token ids without special tokens: prompts are built once as ids, so nobody adds a second BOS."""
         return list(self._inner.encode(text, add_special_tokens=False).ids)

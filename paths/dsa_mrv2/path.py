@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from paths.api import Description, Engine, EngineConfig, Platform, Unsupported, refuse_options
+from paths.api import (
+    Description,
+    Engine,
+    EngineConfig,
+    KernelChoice,
+    Platform,
+    Unsupported,
+    refuse_options,
+)
+from paths.dsa_mrv2.kernels.describe import describe_fused_kernels
 from paths.kernels.describe import describe_kernels
+from paths.kernels.gates import Formats
+
+DIRECT_OPS = ("add_rms_norm", "index_topk", "sparse_mla")  # shared ops that the model calls itself
 
 
 class DsaMrv2Path:
@@ -19,8 +31,15 @@ class DsaMrv2Path:
             runner="V2",
             compile_mode="none",
             graph_mode="NONE",
-            kernels=describe_kernels(platform),
+            kernels=self._kernels(platform, Formats.of(config)),
         )
+
+    def _kernels(self, platform: Platform, formats: Formats) -> dict[str, KernelChoice]:
+        """The fused operations, and the shared ones that the model or a composed operation calls."""
+        fused = describe_fused_kernels(platform)
+        composed = any(choice.impl == "composed" for choice in fused.values())
+        shared = describe_kernels(platform, formats)
+        return fused | {op: shared[op] for op in shared if composed or op in DIRECT_OPS}
 
     def start(self, config: EngineConfig) -> Engine:
         from paths.dsa_mrv2.model import DsaModel  # here: `describe` must not import torch

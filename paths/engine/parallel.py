@@ -23,7 +23,3 @@ class ParallelGroup:
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """Sum over the ranks."""
         return tensor
-
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        """Concatenation over the ranks along the last axis."""
-        return tensor

@@ -11,7 +11,7 @@ from torch import Tensor
 from paths.api import EngineConfig, StartupReport
 from paths.engine.batch import NULL_BLOCK, ForwardBatch, LayerCache
 from paths.engine.runner import Model
-from paths.models.weights import named_tensors
+from paths.models.weights import Weights
 
 
 class Startup:
@@ -25,7 +25,7 @@ class Startup:
         sizes: Sequence[int],
         index_topk: int,
         caches: Sequence[LayerCache],
-        weights: object,
+        weights: Weights,
         started: float,
     ) -> None:
         self._config = config
@@ -33,7 +33,7 @@ class Startup:
         self._model = model
         self._index_topk = index_topk
         self._caches = caches
-        self._weight_bytes = sum(t.nbytes for _, t in named_tensors(weights))
+        self._weight_bytes = weights.num_bytes
         self._load_s = time.perf_counter() - started
         self._compiles_at_warm_up = 0
 

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from paths.api import Description, Engine, EngineConfig, Platform, Unsupported, refuse_options
 from paths.kernels.describe import describe_kernels
+from paths.kernels.gates import Formats
+
+# what the model calls as kernels; norms, RoPE and routing are left to the compiler
+OPAQUE_OPS = (
+    "mla_cache_write",
+    "index_k_write",
+    "index_q_prepare",
+    "index_topk",
+    "sparse_mla",
+    "moe_experts",
+)
 
 
 class GenericMrv1Path:
@@ -17,13 +28,16 @@ class GenericMrv1Path:
             return Unsupported(
                 reason="torch.compile needs a C++ compiler on the PATH; install g++ or take dsa_mrv2"
             )
+        if not platform.python_headers:
+            return Unsupported(reason="torch.compile needs Python.h; install python3-dev or take dsa_mrv2")
+        shared = describe_kernels(platform, Formats.of(config))
         return Description(
             summary="unfused model, compiled piece by piece between cache writes, indexer and attention",
             model="paths.generic_mrv1.model:GenericModel",
             runner="V1",
             compile_mode="inductor-piecewise",
             graph_mode="NONE",
-            kernels=describe_kernels(platform),
+            kernels={op: shared[op] for op in OPAQUE_OPS},
         )
 
     def start(self, config: EngineConfig) -> Engine:

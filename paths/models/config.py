@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,8 +110,8 @@ class ModelConfig:
             n_group=_positive(hf, "n_group", default=1),
             topk_group=_positive(hf, "topk_group", default=1),
             norm_topk_prob=bool(hf.get("norm_topk_prob", True)),
-            routed_scaling_factor=float(hf.get("routed_scaling_factor", 1.0)),
-            rms_norm_eps=float(hf.get("rms_norm_eps", 1e-6)),
+            routed_scaling_factor=_number(hf, "routed_scaling_factor", 1.0),
+            rms_norm_eps=_number(hf, "rms_norm_eps", 1e-6),
             max_position_embeddings=_positive(hf, "max_position_embeddings"),
             index_n_heads=_positive(hf, "index_n_heads"),
             index_head_dim=_positive(hf, "index_head_dim"),
@@ -120,8 +121,8 @@ class ModelConfig:
             indexer_rope_interleave=bool(hf.get("indexer_rope_interleave", ARCHITECTURES[architecture][1])),
             indexer_full=_indexer_full(hf, layers),
             eos_token_ids=_eos(hf),
-            bos_token_id=hf.get("bos_token_id"),
-            pad_token_id=hf.get("pad_token_id"),
+            bos_token_id=_token(hf, "bos_token_id"),
+            pad_token_id=_token(hf, "pad_token_id"),
         )
         kv_heads = hf.get("num_key_value_heads", heads)
         if kv_heads != heads:
@@ -162,7 +163,8 @@ def _architecture(hf: Mapping[str, Any]) -> str:
 
 def _check_fixed(hf: Mapping[str, Any]) -> None:
     if hf.get("quantization_config") is not None:
-        method = dict(hf["quantization_config"]).get("quant_method", "unknown")
+        given = hf["quantization_config"]
+        method = given.get("quant_method", "unknown") if isinstance(given, Mapping) else given
         raise UserError(
             f"quantization_config with quant_method={method!r} is not supported: "
             "allowed are bf16, fp16 and float32 weights; use an unquantized checkpoint"
@@ -180,6 +182,26 @@ def _positive(hf: Mapping[str, Any], key: str, default: int | None = None) -> in
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         what = f"{key}={value!r} is not usable" if key in hf else f"{key} is missing from the configuration"
         raise UserError(f"{what}: it must be a whole number of at least 1; correct the configuration")
+    return value
+
+
+def _number(hf: Mapping[str, Any], key: str, default: float, *, zero: bool = False) -> float:
+    """A finite number above 0, or 0 where `zero` allows it; absent or null is the default."""
+    value = hf.get(key)
+    if value is None:
+        return default
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not usable or value < 0 or (value == 0 and not zero):
+        raise UserError(
+            f"{key}={value!r} is not usable: it must be a number above 0; correct the configuration"
+        )
+    return float(value)
+
+
+def _token(hf: Mapping[str, Any], key: str) -> int | None:
+    value = hf.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise UserError(f"{key}={value!r}: must be a token id or null")
     return value
 
 
@@ -204,8 +226,10 @@ def _rope(hf: Mapping[str, Any], dim: int) -> RopeConfig:
     """Both spellings: `rope_scaling` + `rope_theta`, and `rope_parameters` with the theta inside."""
     if dim % 2:
         raise UserError(f"qk_rope_head_dim={dim} must be even: values are rotated in pairs")
-    given = dict(hf.get("rope_parameters") or hf.get("rope_scaling") or {})
-    theta = float(given.get("rope_theta", hf.get("rope_theta", 10000.0)))
+    given = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        raise UserError(f"rope_parameters or rope_scaling {given!r}: must be an object, or absent")
+    theta = _number(given, "rope_theta", _number(hf, "rope_theta", 10000.0))
     kind = str(given.get("rope_type", given.get("type", "default"))).lower()
     if kind == "default":
         return RopeConfig(theta=theta, dim=dim)
@@ -213,18 +237,20 @@ def _rope(hf: Mapping[str, Any], dim: int) -> RopeConfig:
         raise UserError(
             f"rope type {kind!r} is not supported: allowed are default and yarn; choose another model"
         )
-    original = given.get("original_max_position_embeddings") or hf.get("max_position_embeddings")
-    factor, attention_factor = float(given.get("factor", 1.0)), given.get("attention_factor")
+    longest = _positive(hf, "max_position_embeddings")
+    scaled = given.get("attention_factor") is not None
     return RopeConfig(
         theta=theta,
         dim=dim,
-        factor=factor,
-        original_max_position_embeddings=int(original or 0),
-        beta_fast=float(given.get("beta_fast") or 32.0),
-        beta_slow=float(given.get("beta_slow") or 1.0),
-        mscale=float(given.get("mscale") or 1.0),
-        mscale_all_dim=float(given.get("mscale_all_dim") or 0.0),
-        attention_factor=None if attention_factor is None else float(attention_factor),
+        factor=_number(given, "factor", 1.0),
+        original_max_position_embeddings=_positive(
+            given, "original_max_position_embeddings", default=longest
+        ),
+        beta_fast=_number(given, "beta_fast", 32.0),
+        beta_slow=_number(given, "beta_slow", 1.0),
+        mscale=_number(given, "mscale", 1.0),
+        mscale_all_dim=_number(given, "mscale_all_dim", 0.0, zero=True),
+        attention_factor=_number(given, "attention_factor", 1.0) if scaled else None,
     )
 
 
@@ -266,7 +292,10 @@ def _eos(hf: Mapping[str, Any]) -> tuple[int, ...]:
     eos = hf.get("eos_token_id")
     if eos is None:
         return ()
-    return (eos,) if isinstance(eos, int) else tuple(eos)
+    tokens = tuple(eos) if isinstance(eos, list | tuple) else (eos,)
+    if any(isinstance(token, bool) or not isinstance(token, int) for token in tokens):
+        raise UserError(f"eos_token_id={eos!r}: must be a token id or a list of token ids")
+    return tokens
 
 
 def _check_sizes(config: ModelConfig) -> None:

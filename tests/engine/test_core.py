@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from paths.api import FinishReason, UserError
 from tests.engine.mock import (
     RUNNERS,
     VOCAB,
+    MockModel,
     expected_tokens,
     finish_of,
     make_engine,
@@ -214,3 +216,31 @@ def test_sampled_output_does_not_depend_on_the_batch(runner):
     crowd.add(request(1, prompt, max_tokens=20, temperature=3.0, seed=11))
     assert tokens_of(run_until_idle(crowd)[1]) == expected
     assert expected != expected_tokens(prompt, 20)
+
+
+def test_nan_logits_are_counted(runner, monkeypatch):
+    engine = make_engine(runner)
+    engine.add(request(1, [5, 6, 7], max_tokens=3))
+    engine.step()
+    assert engine.counters().nan_logit_rows == 0
+    logits = MockModel.logits
+    monkeypatch.setattr(MockModel, "logits", lambda self, hidden: logits(self, hidden) * torch.nan)
+    run_until_idle(engine)
+    assert engine.counters().nan_logit_rows == 2
+
+
+def test_sparse_and_decode_tokens_of_a_recomputed_request(runner):
+    engine = make_engine(runner, index_topk=8, max_num_batched_tokens=7)
+    engine.add(request(1, [1] * 6, max_tokens=30))
+    for _ in range(12):
+        engine.step()
+    before = engine.counters()
+    state = engine._scheduler.finish(0)
+    engine._scheduler.waiting.appendleft(state)
+    known = 6 + len(state.output_ids)
+    while engine._table.computed[0] < known:
+        engine.step()
+    after = engine.counters()
+    assert after.prompt_tokens - before.prompt_tokens == 6
+    assert after.decode_tokens - before.decode_tokens == known - 6
+    assert after.decode_tokens_sparse - before.decode_tokens_sparse == known - 8

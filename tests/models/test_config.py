@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 
 import pytest
 import torch
@@ -203,3 +204,22 @@ def test_read_hf_config(tmp_path):
         read_hf_config(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(hf()))
     assert ModelConfig.from_hf(read_hf_config(tmp_path)) == ModelConfig.from_hf(hf())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"routed_scaling_factor": "x"}, "routed_scaling_factor='x'"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps=-1.0"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps=nan"),
+        ({"eos_token_id": ["a"]}, "eos_token_id"),
+        ({"bos_token_id": "a"}, "bos_token_id='a'"),
+        ({"rope_parameters": 3}, "must be an object"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": "four"}}, "factor='four'"),
+        ({"quantization_config": "fp8"}, "quantization_config"),
+    ],
+)
+def test_values_of_the_wrong_type_are_one_line(change, said):
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
+        ModelConfig.from_hf(hf(**change))
+    assert "\n" not in str(caught.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.hardware import detect_platform
 from paths import registry
 from paths.api import EngineConfig, ModelSource
 from paths.models.config import read_hf_config
@@ -45,8 +46,19 @@ def engine(request, checkpoint):
     )
     engine.warm_up()
     yield engine
+    assert described(engine) == {
+        op: impl for op, calls in engine.effective().kernels.items() for impl, n in calls.items() if n
+    }
     assert engine.counters().recompiles == 0
     engine.close()
+
+
+def described(engine) -> dict[str, str]:
+    """What `cmd=list` would say of the engine's path."""
+    path = registry.load(IMPLS[engine.effective().path])
+    config = EngineConfig(path=path.name, impl="", model=ModelSource(name="", hf_config={}, checkpoint=""))
+    description = path.describe(detect_platform("cpu"), config)
+    return {op: choice.impl for op, choice in description.kernels.items()}
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 256])
