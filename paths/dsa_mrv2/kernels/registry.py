@@ -11,30 +11,38 @@ from torch import Tensor
 
 from paths.api import UserError
 from paths.dsa_mrv2.kernels.arguments import LatentNorms, MoeBlock, Rotary
-from paths.dsa_mrv2.kernels.describe import FUSED_OPS
+from paths.dsa_mrv2.kernels.describe import DENSE_GEMMS, FUSED_OPS, has_triton_source
 from paths.engine.batch import ForwardBatch, LayerCache
 from paths.kernels.cpp.build import CppUnavailable
+from paths.kernels.devices import triton_interprets
+from paths.kernels.gates import triton_refusal
+from paths.kernels.guards import checked
 from paths.kernels.registry import Kernels
 
-PREFERENCES = ("auto", "cpp", "composed")
+PREFERENCES = ("auto", "triton", "cpp", "composed")
 
 
 class FusedKernels:
     """One method per fused operation.
 
-    cpp is the fused kernel; composed builds the operation from the engine's shared ops, whatever those are.
-    `auto` is cpp beside shared ops in C++, else composed. Counts go to `kernels.calls`, fallbacks to
-    `kernels.notes`. Raises UserError for an unknown preference, and for cpp that cannot be had.
+    triton and cpp are fused kernels; composed builds the operation from the engine's shared ops, whatever
+    those are. `auto` goes with the shared ops: cpp beside C++, triton beside Triton where its gate allows it,
+    else composed. Dense GEMMs are composed beside triton. Counts go to `kernels.calls`, fallbacks to
+    `kernels.notes`. Raises UserError for an unknown preference, and for cpp or triton that cannot be had.
     """
 
     def __init__(self, kernels: Kernels, prefer: str = "auto") -> None:
         if prefer not in PREFERENCES:
             raise UserError(f"unknown preference {prefer!r}: allowed are {', '.join(PREFERENCES)}")
-        self.implementation, functions = _choose(kernels, prefer)
-        for op in FUSED_OPS:
-            kernels.calls[op] = {self.implementation: 0}
+        chosen = _choose(kernels, prefer)
+        self.implementations = {op: name for op, (name, _) in chosen.items()}
+        self._functions = {
+            op: checked("paths.dsa_mrv2.kernels", FUSED_OPS[op], function) if kernels.checks else function
+            for op, (_, function) in chosen.items()
+        }
+        for op, name in self.implementations.items():
+            kernels.calls[op] = {name: 0}
         self._counts = {op: kernels.calls[op] for op in FUSED_OPS}
-        self._functions = functions
 
     def embed_norm(self, ids: Tensor, table: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """ids int64 `[T]`, table `[V, Dm]` → (embedding, normed embedding), `[T, Dm]`."""
@@ -95,25 +103,47 @@ class FusedKernels:
         return self._run("gated_mlp", x, w13, w2)
 
     def _run(self, op: str, *args: Any, **kwargs: Any) -> Any:
-        self._counts[op][self.implementation] += 1
+        self._counts[op][self.implementations[op]] += 1
         return self._functions[op](*args, **kwargs)
 
 
-def _choose(kernels: Kernels, prefer: str) -> tuple[str, dict[str, Callable[..., Any]]]:
-    shared_cpp = "cpp" in kernels.implementations.values()
-    if prefer == "cpp" or (prefer == "auto" and shared_cpp):
+def _choose(kernels: Kernels, prefer: str) -> dict[str, tuple[str, Callable[..., Any]]]:
+    """Op → implementation and its function."""
+    shared = kernels.implementations.values()
+    if prefer == "cpp" or (prefer == "auto" and "cpp" in shared):
         from paths.dsa_mrv2.kernels.cpp import load  # here: composed operations compile nothing
 
         try:
             library = load()
-            return "cpp", {op: getattr(library, op) for op in FUSED_OPS}
+            return {op: ("cpp", getattr(library, op)) for op in FUSED_OPS}
         except CppUnavailable as error:
             if prefer == "cpp":
                 raise UserError(
                     f"fused kernels in cpp cannot be had ({error}): use auto or composed"
                 ) from error
             kernels.notes.append(f"fused operations: composed instead of cpp, {error}")
-    modules = {
-        op: import_module(f"paths.dsa_mrv2.kernels.{folder}.composed") for op, folder in FUSED_OPS.items()
-    }
-    return "composed", {op: partial(getattr(module, op), kernels) for op, module in modules.items()}
+    if prefer == "triton" or (prefer == "auto" and "triton" in shared):
+        return {op: _triton_or_composed(kernels, op, prefer) for op in FUSED_OPS}
+    return {op: _composed(kernels, op) for op in FUSED_OPS}
+
+
+def _triton_or_composed(kernels: Kernels, op: str, prefer: str) -> tuple[str, Callable[..., Any]]:
+    refusal = triton_refusal(op, kernels.platform, kernels.formats)
+    if kernels.platform.device == "cpu" and triton_interprets():
+        refusal = None
+    if refusal is not None and prefer == "triton":
+        raise UserError(f"fused kernel {op}=triton cannot be had ({refusal}): use auto or composed")
+    if op in DENSE_GEMMS:
+        return _composed(kernels, op)
+    if refusal is None and not has_triton_source(op):
+        refusal = "the operation has no Triton kernel"
+    if refusal is not None:
+        kernels.notes.append(f"{op}: composed instead of triton, {refusal}")
+        return _composed(kernels, op)
+    module = import_module(f"paths.dsa_mrv2.kernels.{FUSED_OPS[op]}.triton_impl")
+    return "triton", getattr(module, op)
+
+
+def _composed(kernels: Kernels, op: str) -> tuple[str, Callable[..., Any]]:
+    module = import_module(f"paths.dsa_mrv2.kernels.{FUSED_OPS[op]}.composed")
+    return "composed", partial(getattr(module, op), kernels)

@@ -16,9 +16,6 @@ from paths.kernels.cases import Case
 from paths.kernels.compile_specs import CompileSpec
 
 IMPLEMENTATIONS = ("reference", "torch", "cpp", "triton")
-# plain dense GEMMs: the vendor's library is the kernel
-DENSE_GEMMS = ("absorb_output", "linear")
-
 _PACKAGES = ("paths.kernels", "paths.dsa_mrv2.kernels")
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from paths.dsa_mrv2.kernels.describe import DENSE_GEMMS
 from paths.kernels.cases import Call, Case
 from paths.kernels.launching import recording
-from paths.kernels.tools.catalog import DENSE_GEMMS, IMPLEMENTATIONS, Op, Unavailable
+from paths.kernels.tools.catalog import IMPLEMENTATIONS, Op, Unavailable
 from paths.kernels.tools.comparison import Difference, compare
 from paths.kernels.tools.poison import poisoned_memory
 
