@@ -1,0 +1,1 @@
+"""The k best scores of every row, exact and deterministic."""
