@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from harness.counters import prefix_hit_rate, token_accounts
 from harness.measurement import Measurement, Phase
 from harness.percentiles import percentile
 from harness.records import Check
-from harness.request_times import RequestTimes
+from harness.request_times import Bools, RequestTimes
 from harness.schedule import achieved_rate, client_lag_ms, measured_seconds
-from harness.statuses import BROKEN_LENGTH, CODE, Status
+from harness.statuses import BROKEN_LENGTH, CODE, STATUSES, Status
 from harness.window import Window
 
 WINDOW_SHARE = 0.60  # of the measured phase
@@ -20,6 +22,8 @@ LAG_LIMIT_MS = 10.0
 LAG_SHARE_OF_TTFT = 0.05
 PREFIX_HIT_LIMIT = 0.01
 RATE_TOLERANCE = 0.05
+# not bad luck but a wrong answer: when one of these fails, no number of the cell means anything
+INVALIDATING = ("osl", "tokens", "prefix_cache")
 
 
 def judge(
@@ -27,6 +31,7 @@ def judge(
 ) -> dict[str, Check]:
     """All checks that apply to this load. `excuse` says why there is no window."""
     checks = {
+        "success": _success(measurement, times),
         "window_ok": _window_ok(measurement, window, excuse),
         "client_lag": _client_lag(measurement, times),
         "osl": _osl(measurement, times),
@@ -40,6 +45,18 @@ def judge(
     else:
         checks["achieved_rate"] = _achieved_rate(measurement)
     return checks
+
+
+def attempted(measurement: Measurement) -> Bools:
+    """Which requests [R] count as attempts: the measured ones, or all when the warm-up was all there was."""
+    measured = measurement.requests.phase == Phase.MEASURED
+    return measured if measured.any() else np.ones(len(measured), dtype=bool)
+
+
+def why_invalid(checks: Mapping[str, Check]) -> str | None:
+    """The details of the failed checks that leave a cell without numbers; None when there are none."""
+    failed = [f"{name}: {checks[name].detail}" for name in INVALIDATING if checks[name].ok is False]
+    return "; ".join(failed) or None
 
 
 def _unjudged(why: str) -> Check:
@@ -60,6 +77,22 @@ def broken_lengths(measurement: Measurement, times: RequestTimes) -> str | None:
         f"output length contract broken: {got} of {asked} tokens "
         f"({int(broken.sum())} of {int(measured.sum())} requests)"
     )
+
+
+def _success(measurement: Measurement, times: RequestTimes) -> Check:
+    """Every attempted request succeeded: latency knows only those that did."""
+    rows = attempted(measurement)
+    failed = np.flatnonzero(rows & (times.status != CODE[Status.OK]))
+    tried = int(np.count_nonzero(rows))
+    if tried == 0:
+        return _unjudged("no request was sent")
+    if failed.size == 0:
+        return Check(ok=True, detail=f"all {tried} requests succeeded")
+    first = int(failed[0])
+    said = measurement.requests.errors.get(first, "no error was given")
+    status = STATUSES[int(times.status[first])]
+    detail = f"{failed.size} of {tried} requests failed; the first: {status} ({said})"
+    return Check(ok=False, detail=detail)
 
 
 def _window_ok(measurement: Measurement, window: Window | None, excuse: str | None) -> Check:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from harness.checks import broken_lengths, judge
+from harness.checks import attempted, broken_lengths, judge
 from harness.counters import cpu_seconds_per_token, dsa_active_token_frac, prefix_hit_rate
 from harness.measurement import Measurement, Phase
 from harness.percentiles import percentile, shortage
@@ -51,12 +51,6 @@ def summarize(
         | scope.engine()
     )
     return metrics, judge(measurement, times, window, excuse), count(times.status[attempted(measurement)])
-
-
-def attempted(measurement: Measurement) -> Bools:
-    """Which requests [R] count as attempts: the measured ones, or all when the warm-up was all there was."""
-    measured = measurement.requests.phase == Phase.MEASURED
-    return measured if measured.any() else np.ones(len(measured), dtype=bool)
 
 
 def _number(

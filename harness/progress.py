@@ -10,7 +10,7 @@ from rich.progress import Progress as Bar
 
 from harness.cell import Cell
 from harness.console import clipped, err
-from harness.records import Record
+from harness.records import Record, flagged
 
 
 class Progress:
@@ -49,8 +49,13 @@ class Progress:
     def cell_done(self, record: Record) -> None:
         self._done += 1
         color = {"OK": "green", "FALLBACK": "yellow"}.get(record.state, "red")
+        flags = flagged(record)
         reason = f" [dim]{escape(clipped(record.reason))}[/]" if record.reason else ""
-        err.print(f"[{self._done}/{self._cells}] {escape(record.label)} [{color}]{record.state}[/]{reason}")
+        err.print(
+            f"[{self._done}/{self._cells}] {escape(record.label)} [{color}]{record.state}[/]"
+            + (f" [yellow]check {escape(', '.join(flags))} failed[/]" if flags else "")
+            + reason
+        )
 
     def _show(self, text: str, fraction: float | None) -> None:
         total = None if fraction is None else 1.0

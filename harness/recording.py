@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cell import Cell
+from harness.checks import why_invalid
 from harness.errors import ExitCode, one_line
 from harness.expectation import mismatches
 from harness.launch import Ready
@@ -96,7 +97,7 @@ def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective
         metrics, checks, statuses = summarize(measurement, gpus=cell.config.gpus)
     except MeasurementError as error:
         return Outcome(state=CellState.INVALID, reason=f"contradictory times: {error}", effective=effective)
-    state, reason = _state(measurement, cell, effective, statuses)
+    state, reason = _state(measurement, cell, effective, checks, statuses)
     return Outcome(
         state=state,
         reason=reason,
@@ -109,13 +110,20 @@ def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective
 
 
 def _state(
-    measurement: Measurement, cell: Cell, effective: Effective, statuses: dict[str, int]
+    measurement: Measurement,
+    cell: Cell,
+    effective: Effective,
+    checks: dict[str, Check],
+    statuses: dict[str, int],
 ) -> tuple[CellState, str | None]:
     wrong = mismatches(cell.config.path, cell.engine, effective, measured=True)
     if wrong:
         return CellState.PATH_MISMATCH, "; ".join(wrong)
     if measurement.aborted:
         return CellState.FAILED, f"load given up: {measurement.aborted}"
+    wrong_numbers = why_invalid(checks)
+    if wrong_numbers:
+        return CellState.INVALID, wrong_numbers
     if not statuses.get("ok"):
         first = next(iter(measurement.requests.errors.values()), "no error was given")
         return CellState.FAILED, f"no request succeeded ({_counted(statuses)}); the first said: {first}"

@@ -108,6 +108,11 @@ class Record(_Model):
         return self
 
 
+def flagged(record: Record) -> list[str]:
+    """Names of the checks that failed."""
+    return [name for name, check in record.checks.items() if check.ok is False]
+
+
 class RunInfo(_Model):
     """What a whole run is: written at its start, rewritten once when it ends."""
 

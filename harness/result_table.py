@@ -12,7 +12,7 @@ from rich.table import Table
 
 from harness.cell import load_words
 from harness.console import clipped, out
-from harness.records import Metric, Record
+from harness.records import Metric, Record, flagged
 
 # requested keys that get a column when the run varies them
 _WORTH_A_COLUMN = (
@@ -41,6 +41,9 @@ def print_result(records: Sequence[Record], report: Path) -> None:
         if record.reason:
             text = f"{record.label}: {record.state}: {clipped(record.reason)}"
             out.print(text, markup=False, soft_wrap=True)
+        elif flagged(record):  # the reason of an INVALID cell says it already
+            details = "; ".join(f"{name}: {record.checks[name].detail}" for name in flagged(record))
+            out.print(f"{record.label}: check {clipped(details)}", markup=False, soft_wrap=True)
     out.print(f"report: {report}", markup=False, soft_wrap=True)
 
 
@@ -63,7 +66,7 @@ def _row(record: Record, extra: Sequence[str]) -> list[str]:
     kv_dtype = str(requested["kv_dtype"])
     if effective.get("kv_dtype") not in (None, kv_dtype):
         kv_dtype += f" → {effective['kv_dtype']}"
-    flags = [name for name, check in record.checks.items() if check.ok is False]
+    flags = flagged(record)
     state = str(record.state) + (f" (check {', '.join(flags)})" if flags else "")
     return [
         escape(str(requested["path"])),

@@ -25,7 +25,7 @@ class Status(StrEnum):
 
 STATUSES = tuple(Status)
 CODE = {status: code for code, status in enumerate(STATUSES)}
-BROKEN_LENGTH = (Status.EARLY_STOP, Status.OSL_MISMATCH)
+BROKEN_LENGTH = (Status.EARLY_STOP, Status.OSL_MISMATCH, Status.EMPTY)  # of an exact length
 
 
 def classify(

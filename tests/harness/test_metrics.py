@@ -6,8 +6,10 @@ import pickle
 import numpy as np
 import pytest
 
+from harness.checks import why_invalid
 from harness.measurement import Cut, Phase, Snapshot
 from harness.metrics import summarize
+from harness.records import Check
 from harness.request_times import MeasurementError, derive
 from paths.api import Counters, FinishReason
 from tests.harness.measurements import MS, Row, measurement, spec
@@ -190,6 +192,35 @@ def test_token_accounts_disagree():
     assert checks["tokens"].detail == "client read 11 tokens, engine counted 12"
     cut = measurement(Row([(10, 1)], cut=Cut.TIMEOUT), snapshots=snapshots)
     assert summarize(cut, gpus=1)[1]["tokens"].ok is None
+
+
+def test_success_counts_every_attempt_and_quotes_the_first_error():
+    rows = [Row([(10, 1)]), Row(sent=10, finish=FinishReason.ERROR, ended=12.0, error="too long")]
+    check = summarize(measurement(*rows), gpus=1)[1]["success"]
+    assert check.ok is False
+    assert check.detail == "1 of 2 requests failed; the first: http_error (too long)"
+    assert summarize(measurement(rows[0]), gpus=1)[1]["success"].ok is True
+    late = Row([(30, 1)], sent=10, asked=2, cut=Cut.TIMEOUT, finish=FinishReason.NONE)
+    load = spec(concurrency=None, request_rate=100.0)
+    open_loop = summarize(measurement(rows[0], late, load=load), gpus=1)[1]["success"]
+    assert open_loop.detail == "1 of 2 requests failed; the first: timeout (no error was given)"
+    assert summarize(measurement(), gpus=1)[1]["success"].ok is None
+
+
+def test_an_empty_answer_breaks_a_promised_length():
+    rows = [Row([(10, 2)], asked=2), Row(sent=10, asked=2, finish=FinishReason.STOP, ended=20.0)]
+    strict = summarize(measurement(*rows, exact=True), gpus=1)[1]
+    assert strict["osl"].detail == "output length contract broken: 0 of 2 tokens (1 of 2 requests)"
+    assert summarize(measurement(*rows, exact=False), gpus=1)[1]["osl"].ok is None
+
+
+def test_only_wrong_answers_invalidate():
+    checks = {name: Check(ok=True, detail="fine") for name in ("osl", "tokens", "prefix_cache", "window_ok")}
+    assert why_invalid(checks) is None
+    assert why_invalid(checks | {"window_ok": Check(ok=False, detail="short")}) is None
+    assert why_invalid(checks | {"osl": Check(ok=None, detail="no lengths")}) is None
+    wrong = {"osl": Check(ok=False, detail="3 of 6"), "tokens": Check(ok=False, detail="4 and 5")}
+    assert why_invalid(checks | wrong) == "osl: 3 of 6; tokens: 4 and 5"
 
 
 def test_recompile_in_the_window_is_seen():
