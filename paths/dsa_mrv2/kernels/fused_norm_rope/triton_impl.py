@@ -248,10 +248,10 @@ def fused_norm_rope(
     """projected `[T, ≥ Q + C + R (+ dI)]` → normed query latent `[T, Q]`; writes both caches.
 
     Where the layer ranks keys in this step (it has an indexer and a row sees more keys than
-    `batch.topk_indices` has columns), the rows of `batch.topk_indices` become −1. A negative slot writes no key.
+    `batch.topk_indices` has columns), those rows become −1. A negative slot writes no key.
 
-    Memory-bound. Per token it reads Q + C + R (+ dI) elements once (the R of each rotary part twice, the second
-    time from cache) and the norms' weights from cache, and writes Q elements, a cache row (656 bytes of
+    Memory-bound. Per token it reads Q + C + R (+ dI) elements once (the R of each rotary part twice, then
+    from cache) and the norms' weights from cache, and writes Q elements, a cache row (656 bytes of
     fp8_ds_mla), an index key (132 bytes in fp8) and 4 bytes per top-k column, each of them once.
     Raises ValueError.
     """

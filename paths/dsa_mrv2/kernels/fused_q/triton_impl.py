@@ -148,7 +148,8 @@ def fused_q(
 
     The absorbed part is a batched GEMM that writes its columns of q in place. The kernel is memory-bound: per
     token it reads H × R + nI × (dI + 1) elements (the rotary ones twice, the second time from cache) and
-    writes H × R elements, nI × dI values of the index dtype and nI × 4 bytes, each of them once. Raises ValueError.
+    writes H × R elements, nI × dI values of the index dtype and nI × 4 bytes, each of them once.
+    Raises ValueError.
     """
     check_tensor(OP, "w_uk", w_uk, dtype=FLOATS, shape=(None, None, None), contiguous=False)
     heads, nope, latent = w_uk.shape
