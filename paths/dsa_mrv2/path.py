@@ -36,7 +36,7 @@ class DsaMrv2Path:
 
     def _kernels(self, platform: Platform, formats: Formats) -> dict[str, KernelChoice]:
         """The fused operations, and the shared ones that the model or a composed operation calls."""
-        fused = describe_fused_kernels(platform)
+        fused = describe_fused_kernels(platform, formats)
         composed = any(choice.impl == "composed" for choice in fused.values())
         shared = describe_kernels(platform, formats)
         return fused | {op: shared[op] for op in shared if composed or op in DIRECT_OPS}

@@ -20,6 +20,7 @@ from paths.engine.requests import RequestTable
 from paths.engine.runner import Model, Runner
 from paths.engine.scheduler import Scheduler
 from paths.engine.startup import Startup
+from paths.kernels.gates import Formats
 from paths.kernels.layouts import allocate_caches, resolve_index_dtype, resolve_kv_dtype
 from paths.kernels.registry import Kernels
 from paths.models.config import ModelConfig
@@ -49,7 +50,12 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
     index_dtype = resolve_index_dtype(config.index_dtype, kv_dtype=kv_dtype, dtype=config.dtype)
     hadamard = index_dtype == "fp8" if config.hadamard is None else config.hadamard
     dtype = torch_dtype(config.dtype)
-    kernels = Kernels(device, prefer=recipe.kernels)
+    kernels = Kernels(
+        device,
+        prefer=recipe.kernels,
+        formats=Formats(kv_dtype=kv_dtype, index_dtype=index_dtype),
+        checks=bool(config.debug.get("checks")),
+    )
     weights = load_weights(config.model, model_config, dtype=dtype, device=device, seed=config.seed)
     model = recipe.make_model(
         model_config,
