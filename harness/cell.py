@@ -17,9 +17,9 @@ import paths
 from harness.config import CellConfig
 from harness.hardware import hardware_class, usable_cores
 from paths.api import EngineConfig, ModelSource, Platform, UserError
+from paths.kernels.cache_bytes import PAGE_SIZE
 from paths.models.config import ModelConfig
 
-PAGE = 64
 _PACKAGE = Path(next(iter(paths.__path__))).resolve()
 
 
@@ -199,11 +199,11 @@ def _check_fit(*, isl: int, osl: int, engine: EngineConfig, random: bool) -> Non
             f"isl={isl} + osl={osl} is {tokens} tokens, but max_model_len is {engine.max_model_len};"
             " shorten the workload or raise engine.max_model_len (up to the model's limit)"
         )
-    capacity = engine.kv_pages * PAGE
+    capacity = engine.kv_pages * PAGE_SIZE
     if tokens > capacity:
         raise UserError(
             f"isl={isl} + osl={osl} is {tokens} tokens, but engine.kv_pages={engine.kv_pages} holds"
-            f" {capacity}; raise engine.kv_pages to {math.ceil(tokens / PAGE)} or more"
+            f" {capacity}; raise engine.kv_pages to {math.ceil(tokens / PAGE_SIZE)} or more"
         )
 
 

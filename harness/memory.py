@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from harness.cell import PAGE, Cell
+from harness.cell import Cell
+from paths.kernels import cache_bytes as layout
+
+# a layer's weights and the fused or permuted copies that a path makes of them exist together while it loads
+_COPIES_WHILE_LOADING = 2
 
 
 def needed_bytes(cell: Cell) -> int:
-    """Weights and caches; what a step needs on top is small beside them."""
-    return cache_bytes(cell) + weight_bytes(cell)
+    """Weights while they load, and caches; what a step needs on top is small beside them."""
+    return cache_bytes(cell) + _COPIES_WHILE_LOADING * weight_bytes(cell)
 
 
 def cache_bytes(cell: Cell) -> int:
-    """Main and indexer caches of all layers, at the widest of the requested dtypes."""
-    model, engine = cell.model, cell.engine
-    width = {"float32": 4, "bf16": 2}.get(engine.kv_dtype if engine.kv_dtype != "auto" else engine.dtype, 1)
-    main = 656 if engine.kv_dtype == "fp8_ds_mla" else (model.kv_lora_rank + model.qk_rope_head_dim) * width
-    index = model.index_head_dim * width + (4 if width == 1 else 0)
-    return engine.kv_pages * PAGE * (main * model.num_hidden_layers + index * sum(model.indexer_full))
+    """Main and indexer caches of all layers, in the dtypes that the engine resolves."""
+    engine = cell.engine
+    kv_dtype = layout.resolve_kv_dtype(engine.kv_dtype, engine.dtype)
+    index_dtype = layout.resolve_index_dtype(engine.index_dtype, kv_dtype=kv_dtype, dtype=engine.dtype)
+    return layout.cache_bytes(cell.model, pages=engine.kv_pages, kv_dtype=kv_dtype, index_dtype=index_dtype)
 
 
 def weight_bytes(cell: Cell) -> int:
@@ -33,6 +36,9 @@ def weight_bytes(cell: Cell) -> int:
     )
     dense = 3 * m.hidden_size * m.intermediate_size
     moe = 3 * m.hidden_size * m.moe_intermediate_size * (m.n_routed_experts + m.n_shared_experts)
+    sparse_layers = m.num_hidden_layers - m.first_k_dense_replace
     layers = m.num_hidden_layers * attention + sum(m.indexer_full) * indexer
-    layers += m.first_k_dense_replace * dense + (m.num_hidden_layers - m.first_k_dense_replace) * moe
-    return (layers + 2 * m.vocab_size * m.hidden_size) * (4 if cell.engine.dtype == "float32" else 2)
+    layers += m.first_k_dense_replace * dense + sparse_layers * moe
+    width = {"float32": 4, "bf16": 2}[cell.engine.dtype]
+    router = 4 * sparse_layers * m.n_routed_experts * m.hidden_size  # float32 in every dtype
+    return (layers + 2 * m.vocab_size * m.hidden_size) * width + router

@@ -1,4 +1,4 @@
-"""Byte layouts of the paged caches: allocation, sizes per token, and typed views into packed rows.
+"""Byte layouts of the paged caches: allocation, and typed views into packed rows; sizes: `cache_bytes`.
 
 Views share the cache's memory. B blocks of `page` tokens; C latent, R rope and dI index head width.
 """
@@ -8,56 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from paths.api import UserError
 from paths.engine.batch import PAGE_SIZE, LayerCache, torch_dtype
+from paths.kernels.cache_bytes import DS_MLA_TILE, kv_row_bytes
+from paths.kernels.cache_bytes import resolve_index_dtype as resolve_index_dtype
+from paths.kernels.cache_bytes import resolve_kv_dtype as resolve_kv_dtype
 from paths.models.config import ModelConfig
 
-KV_DTYPES = ("float32", "bf16", "fp8", "fp8_ds_mla")
-INDEX_DTYPES = ("float32", "bf16", "fp8")
-DS_MLA_TILE = 128  # latent values that share one scale in fp8_ds_mla
 E4M3 = torch.float8_e4m3fn
-
-
-def resolve_kv_dtype(requested: str, dtype: str) -> str:
-    """`auto` means the model's dtype. Raises UserError for an unknown name."""
-    return _resolve("kv_dtype", requested, KV_DTYPES, auto=dtype)
-
-
-def resolve_index_dtype(requested: str, *, kv_dtype: str, dtype: str) -> str:
-    """`auto` means fp8 beside an fp8 cache, else the model's dtype. Raises UserError for an unknown name."""
-    auto = "fp8" if kv_dtype.startswith("fp8") else dtype
-    return _resolve("index_dtype", requested, INDEX_DTYPES, auto=auto)
-
-
-def _resolve(key: str, requested: str, allowed: tuple[str, ...], *, auto: str) -> str:
-    if requested != "auto" and requested not in allowed:
-        raise UserError(f"{key}={requested!r} is unknown: allowed are auto, {', '.join(allowed)}")
-    return auto if requested == "auto" else requested
-
-
-def kv_row_bytes(config: ModelConfig, kv_dtype: str) -> int:
-    """Bytes of one token in one layer's main cache. Raises UserError where the layout does not fit."""
-    latent, rope = config.kv_lora_rank, config.qk_rope_head_dim
-    if kv_dtype == "fp8_ds_mla":
-        if latent % DS_MLA_TILE:
-            raise UserError(
-                f"kv_dtype=fp8_ds_mla needs kv_lora_rank in multiples of {DS_MLA_TILE}, "
-                f"the model has {latent}: use kv_dtype=fp8 or bf16"
-            )
-        return latent + 4 * (latent // DS_MLA_TILE) + 2 * rope
-    return (latent + rope) * {"float32": 4, "bf16": 2, "fp8": 1}[kv_dtype]
-
-
-def index_row_bytes(config: ModelConfig, index_dtype: str) -> int:
-    """Bytes of one token in one indexer's cache: an fp8 key carries a float32 scale."""
-    dim = config.index_head_dim
-    return {"float32": 4 * dim, "bf16": 2 * dim, "fp8": dim + 4}[index_dtype]
-
-
-def cache_bytes_per_token(config: ModelConfig, *, kv_dtype: str, index_dtype: str) -> int:
-    """Bytes of one token over all layers; only layers that own an indexer have an index cache."""
-    main = config.num_hidden_layers * kv_row_bytes(config, kv_dtype)
-    return main + sum(config.indexer_full) * index_row_bytes(config, index_dtype)
 
 
 def allocate_caches(

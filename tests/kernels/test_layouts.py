@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from paths.api import UserError
-from paths.kernels.layouts import (
-    allocate_caches,
+from paths.engine import batch
+from paths.kernels import cache_bytes
+from paths.kernels.cache_bytes import (
     cache_bytes_per_token,
-    ds_mla_latent,
     kv_row_bytes,
+    resolve_hadamard,
     resolve_index_dtype,
     resolve_kv_dtype,
 )
+from paths.kernels.layouts import allocate_caches, ds_mla_latent
 from paths.models.config import ModelConfig
 from tests.kernels.inputs import CACHE_DTYPES, CPU
 from tests.models.hf_configs import hf
@@ -62,3 +64,20 @@ def test_auto():
         resolve_kv_dtype("int8", "bf16")
     with pytest.raises(UserError, match="index_dtype='fp8_ds_mla'"):
         resolve_index_dtype("fp8_ds_mla", kv_dtype="fp8", dtype="bf16")
+
+
+@pytest.mark.parametrize("kv_dtype", cache_bytes.KV_DTYPES)
+@pytest.mark.parametrize("index_dtype", cache_bytes.INDEX_DTYPES)
+def test_predicted_bytes_are_those_that_are_allocated(kv_dtype, index_dtype):
+    config = ModelConfig.from_hf(hf("tiny_glm"))
+    caches = allocate_caches(config, num_blocks=12, kv_dtype=kv_dtype, index_dtype=index_dtype, device=CPU)
+    stored = [t for cache in caches for t in (cache.kv, cache.index) if t is not None]
+    predicted = cache_bytes.cache_bytes(config, pages=11, kv_dtype=kv_dtype, index_dtype=index_dtype)
+    assert predicted == sum(tensor.nbytes for tensor in stored)
+    assert cache_bytes.PAGE_SIZE == batch.PAGE_SIZE
+
+
+def test_hadamard_follows_the_index_cache():
+    assert [resolve_hadamard(None, index_dtype=dtype) for dtype in ("fp8", "bf16")] == [True, False]
+    assert resolve_hadamard(False, index_dtype="fp8") is False
+    assert resolve_hadamard(True, index_dtype="bf16") is True
