@@ -21,6 +21,12 @@ OPS = {
     "moe_experts": "moe_experts",
     "sample": "sample",
     "rejection": "rejection",
+    "prepare_positions": "prepare_inputs",
+    "combine_tokens": "prepare_inputs",
+    "gather_block_table": "prepare_inputs",
+    "slot_mapping": "prepare_inputs",
+    "gather_rows": "prepare_inputs",
+    "post_update": "prepare_inputs",
 }
 IMPLEMENTATIONS = ("triton", "cpp", "torch", "reference")
 

@@ -18,13 +18,17 @@ from paths.engine.batch import PAGE_SIZE, ForwardBatch
 
 
 def checked(package: str, folder: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` behind its op's own `checks.check_indices`, which takes the same arguments and raises.
+    """`function` behind its op's own check, which takes the same arguments and raises.
 
-    An op without a checks.py takes no indices and is returned as it is.
+    That is `check_indices` of the folder's checks.py or, where a folder has several ops, `check_<op>`. An op
+    without a checks.py takes no indices and is returned as it is.
     """
     if find_spec(f"{package}.{folder}.checks") is None:
         return function
-    check_indices = import_module(f"{package}.{folder}.checks").check_indices
+    checks = import_module(f"{package}.{folder}.checks")
+    # a C++ function need not know its name, but its folder has one op
+    own = getattr(checks, f"check_{getattr(function, '__name__', '')}", None)
+    check_indices = own or checks.check_indices
 
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:

@@ -161,6 +161,62 @@ class Kernels:
         """
         return self.run("rejection", logits, draft_ids, draft_probs, **inputs)
 
+    def prepare_positions(self, slots: Tensor, query_start: Tensor, computed: Tensor, **out: Tensor) -> None:
+        """Fills positions, req_rows and lengths `[T]` and seq_lens `[R]`; this and the ops below are defined
+        in `paths.kernels.prepare_inputs.reference`.
+        """
+        self.run("prepare_positions", slots, query_start, computed, **out)
+
+    def combine_tokens(
+        self,
+        slots: Tensor,
+        query_start: Tensor,
+        logits_start: Tensor,
+        positions: Tensor,
+        token_ids: Tensor,
+        total_len: Tensor,
+        draft_tokens: Tensor,
+        **out: Tensor,
+    ) -> None:
+        """Fills input_ids `[T]`, and of the wanted logits rows, slots, next positions and drafts `[N]`."""
+        self.run(
+            "combine_tokens",
+            slots,
+            query_start,
+            logits_start,
+            positions,
+            token_ids,
+            total_len,
+            draft_tokens,
+            **out,
+        )
+
+    def gather_block_table(self, slots: Tensor, block_table: Tensor, *, out: Tensor) -> None:
+        """block_table int32 `[S, B]` → out int32 `[R, B]`, null blocks for slot −1."""
+        self.run("gather_block_table", slots, block_table, out=out)
+
+    def slot_mapping(
+        self, positions: Tensor, req_rows: Tensor, lengths: Tensor, block_table: Tensor, *, out: Tensor
+    ) -> None:
+        """out int64 `[T]`, −1 where the length is 0."""
+        self.run("slot_mapping", positions, req_rows, lengths, block_table, out=out)
+
+    def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        """x `[T, D]`, rows int64 `[N]` → `[N, D]`."""
+        return self.run("gather_rows", x, rows)
+
+    def post_update(
+        self,
+        slots: Tensor,
+        query_start: Tensor,
+        logits_start: Tensor,
+        sampled: Tensor,
+        counts: Tensor,
+        **state: Tensor,
+    ) -> None:
+        """Appends sampled int64 `[R, W]` to computed, total_len and token_ids of each slot."""
+        self.run("post_update", slots, query_start, logits_start, sampled, counts, **state)
+
     def run(self, op: str, *args: Any, **kwargs: Any) -> Any:
         """Any op of `OPS` by name, counted."""
         counts, name = self._counters[op]
