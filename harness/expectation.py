@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from harness.config import Expectation, PathSection
 from paths.api import Effective, EngineConfig
+from paths.kernels.cache_bytes import resolve_hadamard, resolve_index_dtype, resolve_kv_dtype
 
-NOT_APPLICABLE = "none"  # an engine without weights or caches names its dtypes so
+NOT_APPLICABLE = "none"  # an engine without weights or caches names its dtypes so; it has no threads either
 
 
 def mismatches(path: PathSection, config: EngineConfig, effective: Effective, *, measured: bool) -> list[str]:
@@ -14,7 +15,7 @@ def mismatches(path: PathSection, config: EngineConfig, effective: Effective, *,
     Before a measurement (`measured` False) an expected op need not have been called yet; after it, it must.
     """
     found = [] if effective.path == config.path else [f"path {effective.path!r}, requested {config.path!r}"]
-    found += _dtype_mismatches(config, effective)
+    found += _setting_mismatches(config, effective)
     device = effective.device.partition(":")[0]
     if device != config.device:
         found.append(f"device {device!r}, requested {config.device!r}")
@@ -25,12 +26,23 @@ def mismatches(path: PathSection, config: EngineConfig, effective: Effective, *,
     return found
 
 
-def _dtype_mismatches(config: EngineConfig, effective: Effective) -> list[str]:
+def _setting_mismatches(config: EngineConfig, effective: Effective) -> list[str]:
+    """Settings that the engine did not apply; `auto` counts as what it stands for."""
+    asked = {name: getattr(config, name) for name in ("dtype", "kv_dtype", "index_dtype")}
+    kv_dtype = resolve_kv_dtype(config.kv_dtype, config.dtype)
+    index_dtype = resolve_index_dtype(config.index_dtype, kv_dtype=kv_dtype, dtype=config.dtype)
+    wanted: dict[str, object] = {"dtype": config.dtype, "kv_dtype": kv_dtype, "index_dtype": index_dtype}
+    if effective.index_dtype != NOT_APPLICABLE:
+        asked["hadamard"] = "null" if config.hadamard is None else config.hadamard
+        wanted["hadamard"] = resolve_hadamard(config.hadamard, index_dtype=index_dtype)
+    if effective.dtype != NOT_APPLICABLE:
+        asked["threads"] = wanted["threads"] = config.threads
     found = []
-    for name in ("dtype", "kv_dtype", "index_dtype"):
-        requested, ran = getattr(config, name), getattr(effective, name)
-        if ran not in (requested, NOT_APPLICABLE) and requested != "auto":
-            found.append(f"{name} {ran!r}, requested {requested!r}")
+    for name, value in wanted.items():
+        ran = getattr(effective, name)
+        if ran not in (value, NOT_APPLICABLE):
+            resolved = "" if asked[name] == value else f" (meaning {value!r})"
+            found.append(f"{name} {ran!r}, requested {asked[name]!r}{resolved}")
     return found
 
 

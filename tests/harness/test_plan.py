@@ -95,7 +95,8 @@ def check(cell, expected=None, *, measured=True, **changes):
 
 def test_what_ran_as_asked_has_no_mismatch():
     assert check(make_cell()) == []
-    assert check(make_cell("kv_dtype=fp8", "dtype=float32"), kv_dtype="fp8", dtype="float32") == []
+    cell = make_cell("kv_dtype=fp8", "dtype=float32", "threads=1")
+    assert check(cell, kv_dtype="fp8", dtype="float32", threads=1) == []
     assert check(make_cell(), {"runner": "script", "model_class": "none", "compile_mode": "none"}) == []
     assert check(make_cell(), device="cpu:0") == []
 
@@ -105,7 +106,7 @@ def test_what_ran_as_asked_has_no_mismatch():
     [
         (["kv_dtype=fp8"], {"kv_dtype": "bf16"}, "kv_dtype 'bf16', requested 'fp8'"),
         (["index_dtype=bf16"], {"index_dtype": "fp8"}, "index_dtype 'fp8', requested 'bf16'"),
-        ([], {"dtype": "float32"}, "dtype 'float32', requested 'bf16'"),
+        (["threads=1"], {"dtype": "float32"}, "dtype 'float32', requested 'bf16'"),
         ([], {"path": "other"}, "path 'other', requested 'scripted'"),
         ([], {"device": "cuda:0"}, "device 'cuda', requested 'cpu'"),
     ],
@@ -114,8 +115,42 @@ def test_a_setting_that_was_not_applied(words, changes, text):
     assert check(make_cell(*words), **changes) == [text]
 
 
-def test_auto_accepts_whatever_the_engine_resolved():
-    assert check(make_cell("kv_dtype=auto"), kv_dtype="fp8") == []
+@pytest.mark.parametrize(
+    ("words", "right", "wrong", "text"),
+    [
+        ([], {"kv_dtype": "bf16"}, {"kv_dtype": "fp8"}, "kv_dtype 'fp8', requested 'auto' (meaning 'bf16')"),
+        (
+            ["dtype=float32"], {"kv_dtype": "float32"}, {"kv_dtype": "bf16"},
+            "kv_dtype 'bf16', requested 'auto' (meaning 'float32')",
+        ),
+        (
+            ["kv_dtype=fp8"], {"index_dtype": "fp8", "hadamard": True},
+            {"index_dtype": "bf16", "hadamard": True},
+            "index_dtype 'bf16', requested 'auto' (meaning 'fp8')",
+        ),
+        (
+            ["kv_dtype=fp8_ds_mla"], {"index_dtype": "fp8", "hadamard": True},
+            {"index_dtype": "fp8", "hadamard": False}, "hadamard False, requested 'null' (meaning True)",
+        ),
+        (
+            ["engine.hadamard=true"], {"index_dtype": "bf16", "hadamard": True},
+            {"index_dtype": "bf16", "hadamard": False}, "hadamard False, requested True",
+        ),
+        (
+            ["threads=1"], {"dtype": "bf16", "threads": 1}, {"dtype": "bf16", "threads": 2},
+            "threads 2, requested 1",
+        ),
+    ],
+)  # fmt: skip
+def test_auto_means_one_thing(words, right, wrong, text):
+    """An engine that resolves `auto` otherwise ran something else than its label says."""
+    assert check(make_cell(*words), **right) == []
+    assert check(make_cell(*words), **wrong) == [text]
+
+
+def test_an_engine_without_a_model_has_no_threads_and_no_rotation():
+    cell = make_cell("engine.hadamard=true")
+    assert check(cell, threads=cell.engine.threads + 1, hadamard=False) == []
 
 
 @pytest.mark.parametrize("field", ["model_class", "runner", "compile_mode"])
