@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
@@ -24,8 +23,7 @@ def moe_sort(ids: Tensor, *, num_experts: int, tile: int) -> tuple[Tensor, Tenso
         experts += [expert] * tiles
     rows += [-1] * (capacity * tile - len(rows))
     experts += [-1] * (capacity - len(experts))
-    to_int = {"dtype": torch.int32, "device": ids.device}
-    return torch.tensor(rows, **to_int).view(capacity, tile), torch.tensor(experts, **to_int)
+    return ids.new_tensor(rows).view(capacity, tile), ids.new_tensor(experts)
 
 
 def num_tiles(choices: int, *, num_experts: int, tile: int) -> int:
