@@ -16,6 +16,16 @@ from paths.kernels.describe import describe_kernels
 from paths.kernels.gates import Formats
 
 DIRECT_OPS = ("add_rms_norm", "index_topk", "sparse_mla")  # shared ops that the model calls itself
+RUNNER_OPS = (
+    "prepare_positions",
+    "combine_tokens",
+    "gather_block_table",
+    "slot_mapping",
+    "gather_rows",
+    "sample",
+    "post_update",
+)
+DRAFT_OPS = ("rejection",)  # without draft tokens nothing calls them
 
 
 class DsaMrv2Path:
@@ -35,11 +45,12 @@ class DsaMrv2Path:
         )
 
     def _kernels(self, platform: Platform, formats: Formats) -> dict[str, KernelChoice]:
-        """The fused operations, and the shared ones that the model or a composed operation calls."""
+        """The fused operations, and the shared ones that model, runner or a composed operation call."""
         fused = describe_fused_kernels(platform, formats)
         composed = any(choice.impl == "composed" for choice in fused.values())
         shared = describe_kernels(platform, formats)
-        return fused | {op: shared[op] for op in shared if composed or op in DIRECT_OPS}
+        called = [op for op in shared if op not in DRAFT_OPS] if composed else [*DIRECT_OPS, *RUNNER_OPS]
+        return fused | {op: shared[op] for op in called}
 
     def start(self, config: EngineConfig) -> Engine:
         from paths.dsa_mrv2.model import DsaModel  # here: `describe` must not import torch

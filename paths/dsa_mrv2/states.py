@@ -18,6 +18,8 @@ class RequestStates:
         self.token_ids = torch.zeros(rows, length, dtype=torch.int32, device=device)
         self.block_table = torch.zeros(rows, table.block_table.shape[1], dtype=torch.int32, device=device)
         self.computed = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.total_len = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.draft_tokens = torch.zeros(rows, 0, dtype=torch.int64, device=device)
         self.temperature = torch.zeros(rows, dtype=torch.float32, device=device)
         self.top_k = torch.zeros(rows, dtype=torch.int32, device=device)
         self.top_p = torch.ones(rows, dtype=torch.float32, device=device)
@@ -31,6 +33,7 @@ class RequestStates:
             width = int(table.total_len[slots].max())
             self.token_ids[rows, :width] = self._staged(table.token_ids[slots, :width])
             self.computed[rows] = 0
+            self.total_len[rows] = self._staged(table.total_len[slots]).long()
             self.temperature[rows] = self._staged(table.temperature[slots])
             self.top_k[rows] = self._staged(table.top_k[slots])
             self.top_p[rows] = self._staged(table.top_p[slots])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -36,6 +36,7 @@ class Recipe:
     make_model: Callable[..., Model]
     make_runner: Callable[..., Runner]
     kernels: str = "auto"
+    overrides: Mapping[str, str] = field(default_factory=dict)  # op → implementation, instead of `kernels`
     warm_up_sizes: Sequence[int] = (64, 2, 1)
 
 
@@ -53,6 +54,7 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
     kernels = Kernels(
         device,
         prefer=recipe.kernels,
+        overrides=recipe.overrides,
         formats=Formats(kv_dtype=kv_dtype, index_dtype=index_dtype),
         checks=bool(config.debug.get("checks")),
     )
@@ -78,6 +80,7 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
     )
     runner = recipe.make_runner(
         model=model,
+        kernels=kernels,
         caches=caches,
         table=table,
         eos_token_ids=model_config.eos_token_ids,

@@ -17,6 +17,7 @@ from paths.engine.logprobs import token_logprobs
 from paths.engine.requests import RequestTable
 from paths.engine.sampler import SamplingInputs, sample
 from paths.engine.scheduler import StepPlan
+from paths.kernels.registry import Kernels
 
 
 class Model(Protocol):
@@ -61,8 +62,9 @@ class Runner(Protocol):
 class SamplingHead:
     """Logits, sampling and log-probs of a step's last rows."""
 
-    def __init__(self, model: Model, *, eos_token_ids: Sequence[int]) -> None:
+    def __init__(self, model: Model, kernels: Kernels, *, eos_token_ids: Sequence[int]) -> None:
         self._model = model
+        self._kernels = kernels
         self._eos_token_ids = list(eos_token_ids)
         self._nan_rows: Tensor | None = None  # on the device, so that counting does not wait for it
 
@@ -72,8 +74,13 @@ class SamplingHead:
         plan: StepPlan,
         table: RequestTable,
         inputs: SamplingInputs,
+        *,
+        logits_rows: Tensor | None = None,
     ) -> StepResult:
-        """Sample for the requests of `plan.samples` from hidden [T, Dm]; `inputs` has one row for each."""
+        """Sample for the requests of `plan.samples` from hidden [T, Dm]; `inputs` has one row for each.
+
+        logits_rows int64 [N]: their last rows, where the device knows them already.
+        """
         result = StepResult(tokens=np.full(len(plan.slots), -1, dtype=np.int32))
         ends = np.cumsum(plan.num_tokens)
         special = np.flatnonzero(~table.plain[plan.slots])
@@ -82,7 +89,12 @@ class SamplingHead:
         rows = np.flatnonzero(plan.samples)
         if len(rows) == 0:
             return result
-        picked = hidden if len(rows) == len(hidden) else hidden[torch.from_numpy(ends[rows] - 1)]
+        if len(rows) == len(hidden):
+            picked = hidden
+        elif logits_rows is not None:
+            picked = self._kernels.gather_rows(hidden, logits_rows)
+        else:
+            picked = hidden[torch.from_numpy(ends[rows] - 1)]
         logits = self._model.logits(picked)
         raw = logits
         bad = logits.isnan().any(dim=-1).sum()
@@ -90,7 +102,7 @@ class SamplingHead:
         early = self._rows_before_min_tokens(plan.slots[rows], table)
         if len(early):
             logits = self._mask_stops(logits, plan.slots[rows], table, early)
-        tokens = sample(logits, inputs).cpu().numpy().astype(np.int32)
+        tokens = sample(logits, inputs, self._kernels.sample).cpu().numpy().astype(np.int32)
         for row in special[plan.samples[special]]:
             at = int(np.searchsorted(rows, row))
             self._score_output(raw[at : at + 1], tokens, at, int(row), plan, table, result)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from paths.api import Description, Engine, EngineConfig, Platform, Unsupported, refuse_options
+from paths.api import (
+    Description,
+    Engine,
+    EngineConfig,
+    KernelChoice,
+    Platform,
+    Unsupported,
+    refuse_options,
+)
 from paths.kernels.describe import describe_kernels
 from paths.kernels.gates import Formats
 
@@ -15,6 +23,7 @@ OPAQUE_OPS = (
     "sparse_mla",
     "moe_experts",
 )
+SAMPLING = KernelChoice(impl="torch", why="runner V1 samples with torch and keeps its books on the host")
 
 
 class GenericMrv1Path:
@@ -37,7 +46,7 @@ class GenericMrv1Path:
             runner="V1",
             compile_mode="inductor-piecewise",
             graph_mode="NONE",
-            kernels={op: shared[op] for op in OPAQUE_OPS},
+            kernels={op: shared[op] for op in OPAQUE_OPS} | {"sample": SAMPLING},
         )
 
     def start(self, config: EngineConfig) -> Engine:
@@ -51,5 +60,6 @@ class GenericMrv1Path:
                 path=self.name,
                 make_model=lambda *args, **kwargs: GenericModel(*args, compiled=True, **kwargs),
                 make_runner=RunnerV1,
+                overrides={"sample": SAMPLING.impl},
             ),
         )

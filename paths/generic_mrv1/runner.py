@@ -14,6 +14,7 @@ from paths.engine.runner import Model, SamplingHead, StepResult
 from paths.engine.sampler import SamplingInputs
 from paths.engine.scheduler import StepPlan
 from paths.generic_mrv1.input_batch import InputBatch
+from paths.kernels.registry import Kernels
 
 
 class RunnerV1:
@@ -25,6 +26,7 @@ class RunnerV1:
         self,
         *,
         model: Model,
+        kernels: Kernels,
         caches: Sequence[LayerCache],
         table: RequestTable,
         eos_token_ids: Sequence[int],
@@ -36,7 +38,7 @@ class RunnerV1:
         self._caches = caches
         self._device = device
         self._batch = InputBatch(table)
-        self._head = SamplingHead(model, eos_token_ids=eos_token_ids)
+        self._head = SamplingHead(model, kernels, eos_token_ids=eos_token_ids)
         self._topk = torch.full((max_num_batched_tokens, index_topk), -1, dtype=torch.int32, device=device)
 
     def nan_rows(self) -> int:

@@ -21,6 +21,7 @@ from paths.engine.kv_cache import BlockPool
 from paths.engine.requests import RequestTable
 from paths.engine.scheduler import Scheduler
 from paths.generic_mrv1.runner import RunnerV1
+from paths.kernels.registry import Kernels
 from paths.tokenizer import Tokenizer
 
 VOCAB = 263
@@ -81,6 +82,7 @@ def make_engine(
         scheduler=scheduler,
         runner=RUNNERS[runner](
             model=MockModel(),
+            kernels=Kernels(torch.device("cpu"), "torch"),
             caches=[cache],
             table=table,
             eos_token_ids=eos,
