@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from Python 3.13 on
 
 
 @dataclass(frozen=True)
@@ -70,3 +73,19 @@ def randn(
 ) -> Tensor:
     """Standard normal values, drawn on the CPU so that every device gets the same ones."""
     return torch.randn(shape, generator=generator).to(device=device, dtype=dtype)
+
+
+def rows_far_apart(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`[rows, width]`, rows 2^30 elements apart: from the third on, an offset in 32 bits wraps around.
+
+    It wraps to zeros 2^31 elements in front of the first row. On a CPU the memory between the rows is neither
+    touched nor reserved.
+    """
+    stride, start = 1 << 30, 1 << 31
+    elements = start + max(rows - 1, 0) * stride + width
+    if device.type == "cpu":
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        storage = torch.frombuffer(mmap.mmap(-1, elements * dtype.itemsize, flags=flags), dtype=dtype)
+    else:
+        storage = torch.zeros(elements, dtype=dtype, device=device)
+    return storage.as_strided((rows, width), (stride, 1), start)

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from paths.kernels.cases import Call, Case, exact, randn
+from paths.kernels.cases import Call, Case, exact, randn, rows_far_apart
 from paths.kernels.rms_norm.cases import CLOSE, DTYPES, ROWS, draw_rows
 
 
@@ -21,6 +21,7 @@ def check_cases() -> list[Case]:
             Case(f"{name}/7 rows in a wider one", partial(_make, dtype=dtype, rows=7, width=72, wide=200))
             for name, dtype in DTYPES.items()
         ),
+        Case("bf16/3 rows far apart", partial(_make, dtype=torch.bfloat16, rows=3, width=8, far=True)),
         Case("bf16/65 rows of 7168", partial(_make, dtype=torch.bfloat16, rows=65, width=7168), slow=True),
     ]
 
@@ -33,9 +34,12 @@ def _make(
     rows: int,
     width: int,
     wide: int = 0,
+    far: bool = False,
 ) -> Call:
     x = draw_rows(generator, rows, width, wide=wide, dtype=dtype, device=device)
     residual = draw_rows(generator, rows, width, dtype=dtype, device=device)
+    if far:
+        residual = rows_far_apart(rows, width, dtype, device).copy_(residual)
     if rows > 2:
         residual[1] = -x[1]  # a sum of zeros has a norm of zeros
     weight = randn(generator, width, device=device)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from paths.kernels.cases import Call, Case, Tolerance, close, randn
+from paths.kernels.cases import Call, Case, Tolerance, close, randn, rows_far_apart
 
 ROWS = (0, 1, 63, 64, 65, 100, 111)
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
@@ -29,6 +29,7 @@ def check_cases() -> list[Case]:
             Case(f"{name}/7 rows in a wider one", partial(_make, dtype=dtype, rows=7, width=72, wide=200))
             for name, dtype in DTYPES.items()
         ),
+        Case("bf16/3 rows far apart", partial(_make, dtype=torch.bfloat16, rows=3, width=8, far=True)),
         Case("bf16/65 rows of 7168", partial(_make, dtype=torch.bfloat16, rows=65, width=7168), slow=True),
     ]
 
@@ -62,7 +63,10 @@ def _make(
     rows: int,
     width: int,
     wide: int = 0,
+    far: bool = False,
 ) -> Call:
     x = draw_rows(generator, rows, width, wide=wide, dtype=dtype, device=device)
+    if far:
+        x = rows_far_apart(rows, width, dtype, device).copy_(x)
     weight = randn(generator, width, device=device)
     return Call((x, weight, 1e-5), {}, lambda out: {"out": out}, {"out": CLOSE[dtype]})

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from paths.kernels.cases import Call, Case, close, randn
+from paths.kernels.cases import Call, Case, close, randn, rows_far_apart
 
 ROWS = (0, 1, 63, 64, 65, 100, 111)
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
@@ -30,6 +30,13 @@ def check_cases() -> list[Case]:
         ),
         *(
             Case(
+                f"{layout} bf16/3 rows far apart",
+                partial(_make, dtype=torch.bfloat16, shape=(3, 1, 8), interleaved=interleaved, far=True),
+            )
+            for layout, interleaved in LAYOUTS.items()
+        ),
+        *(
+            Case(
                 f"{layout} bf16/100 rows, 128 heads of 64",
                 partial(_make, dtype=torch.bfloat16, shape=(100, 128, 64), interleaved=interleaved),
                 slow=True,
@@ -46,17 +53,21 @@ def _make(
     dtype: torch.dtype,
     shape: tuple[int, int, int],
     interleaved: bool,
+    far: bool = False,
 ) -> Call:
     rows, heads, width = shape
     # the last part of each head, as in a query: NaN stands in front of it
     around = randn(generator, rows, heads, 24 + width, device=device, dtype=dtype)
     around[..., :24] = torch.nan
+    x = around[..., 24:]
+    if far:
+        x = rows_far_apart(rows, width, dtype, device).copy_(x[:, 0])[:, None]
     angles = torch.rand(POSITIONS, width // 2, generator=generator) * 6.28
     positions = torch.randint(0, POSITIONS, (rows,), generator=generator)
     if rows > 1:
         positions[:2] = torch.tensor([POSITIONS - 1, 0])
     return Call(
-        (around[..., 24:], angles.cos().to(device), angles.sin().to(device), positions.to(device)),
+        (x, angles.cos().to(device), angles.sin().to(device), positions.to(device)),
         {"interleaved": interleaved},
         lambda out: {"out": out},
         {"out": CLOSE[dtype]},

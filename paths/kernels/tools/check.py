@@ -14,7 +14,7 @@ from paths.kernels.cases import Call, Case
 from paths.kernels.launching import recording
 from paths.kernels.tools.catalog import IMPLEMENTATIONS, Op, Unavailable
 from paths.kernels.tools.comparison import Difference, compare
-from paths.kernels.tools.poison import poisoned_memory
+from paths.kernels.tools.poison import Guards, poisoned_memory
 
 DEFINITION = "reference"
 
@@ -68,9 +68,9 @@ def check_op(
     if missing is not None:
         table.rows[("triton", "")] = missing
     cases = [case for case in op.check_cases() if slow or not case.slow]
-    with poisoned_memory(), recording() as launches:
+    with poisoned_memory() as guards, recording() as launches:
         for case in cases:
-            _check_case(table, case, wanted, device, seed)
+            _check_case(table, case, wanted, device, seed, guards)
     if cases and "triton" in wanted and not any(row.is_bad for row in table.rows.values()):
         compiled = {spec.launch.key for spec in op.compile_specs()}
         unlisted = sorted({str(one.key) for one in launches if one.key not in compiled})
@@ -97,7 +97,12 @@ def _missing(op: Op) -> Row | None:
 
 
 def _check_case(
-    table: _Table, case: Case, implementations: list[str], device: torch.device, seed: int
+    table: _Table,
+    case: Case,
+    implementations: list[str],
+    device: torch.device,
+    seed: int,
+    guards: Guards,
 ) -> None:
     case_seed = zlib.crc32(f"{seed}/{table.op.name}/{case.name}".encode())
     expected: dict[str, Tensor] | None = None
@@ -109,6 +114,7 @@ def _check_case(
         if implementation == "cpp" and device.type != "cpu":
             row.state, row.note = "skip", "runs on the CPU only"
             continue
+        guards.release()
         call = case.make(torch.Generator().manual_seed(case_seed), device)
         try:
             outputs = _run(table.op, implementation, call)
@@ -122,7 +128,10 @@ def _check_case(
             continue
         if expected is None:
             expected = outputs
-        row.add(case.name, compare(outputs, expected, call.tolerance))
+        difference = compare(outputs, expected, call.tolerance)
+        if not guards.release():
+            difference = Difference(difference.worst, difference.excess, "wrote outside of its outputs")
+        row.add(case.name, difference)
 
 
 def _run(op: Op, implementation: str, call: Call) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Uninitialised memory becomes NaN (and indices that cannot exist), so that a forgotten row shows."""
+"""Memory that tells on kernels: what they forget to write is NaN, what they write around it is noticed."""
 
 from __future__ import annotations
 
@@ -9,24 +9,46 @@ import torch
 from torch import Tensor
 
 NO_INDEX = -(2**30)
+GUARD_BYTES = 4096  # in front of and behind every tensor; keeps its alignment
+GUARD_VALUE = 0xA5
+
+
+class Guards:
+    """The memory around every tensor that was handed out."""
+
+    def __init__(self) -> None:
+        self._guarded: list[tuple[Tensor, int]] = []
+
+    def wrap(self, tensor: Tensor) -> Tensor:
+        """A tensor like this one between two guards; as it is where it is not contiguous."""
+        if tensor.numel() == 0 or not tensor.is_contiguous() or tensor.device.type == "meta":
+            return tensor
+        block = torch.full(
+            (tensor.nbytes + 2 * GUARD_BYTES,), GUARD_VALUE, dtype=torch.uint8, device=tensor.device
+        )
+        self._guarded.append((block, tensor.nbytes))
+        return block[GUARD_BYTES : GUARD_BYTES + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+    def release(self) -> bool:
+        """Whether every guard is as it was; forgets them."""
+        intact = True
+        for block, size in self._guarded:
+            around = torch.cat([block[:GUARD_BYTES], block[GUARD_BYTES + size :]])
+            intact = intact and bool((around == GUARD_VALUE).all())
+        self._guarded.clear()
+        return intact
 
 
 @contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """Inside, torch.empty and its relatives return poison."""
-    saved = [
-        (owner, name, getattr(owner, name))
-        for owner, name in (
-            (torch, "empty"),
-            (torch, "empty_like"),
-            (torch, "empty_strided"),
-            (Tensor, "new_empty"),
-        )
-    ]
+def poisoned_memory() -> Iterator[Guards]:
+    """Inside, torch.empty and its relatives return guarded poison."""
+    guards = Guards()
+    names = ((torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (Tensor, "new_empty"))
+    saved = [(owner, name, getattr(owner, name)) for owner, name in names]
     for owner, name, make in saved:
-        setattr(owner, name, _poisoning(make))
+        setattr(owner, name, _poisoning(make, guards))
     try:
-        yield
+        yield guards
     finally:
         for owner, name, make in saved:
             setattr(owner, name, make)
@@ -45,8 +67,8 @@ def poison(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _poisoning(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _poisoning(make: Callable[..., Tensor], guards: Guards) -> Callable[..., Tensor]:
     def poisoned(*args: object, **kwargs: object) -> Tensor:
-        return poison(make(*args, **kwargs))
+        return poison(guards.wrap(make(*args, **kwargs)))
 
     return poisoned

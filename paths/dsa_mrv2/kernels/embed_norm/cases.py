@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from paths.kernels.cases import Call, Case, exact, randn
+from paths.kernels.cases import Call, Case, exact, randn, rows_far_apart
 from paths.kernels.rms_norm.cases import CLOSE, DTYPES, ROWS
 
 VOCABULARY = 97
@@ -26,6 +26,11 @@ def check_cases() -> list[Case]:
                 skip={"cpp": "takes a contiguous table"},
             )
             for name, dtype in DTYPES.items()
+        ),
+        Case(
+            "bf16/3 tokens of a table beyond 2^31",
+            partial(_make_far, dtype=torch.bfloat16),
+            skip={"cpp": "takes a contiguous table"},
         ),
         Case("bf16/65 tokens of 7168", partial(_make, dtype=torch.bfloat16, rows=65, width=7168), slow=True),
     ]
@@ -51,6 +56,17 @@ def _make(
     weight = randn(generator, width, device=device)
     return Call(
         (ids.to(device), table[:, :width], weight, 1e-5),
+        {},
+        lambda out: {"embedding": out[0], "normed": out[1]},
+        {"embedding": exact(), "normed": CLOSE[dtype]},
+    )
+
+
+def _make_far(generator: torch.Generator, device: torch.device, *, dtype: torch.dtype) -> Call:
+    table = rows_far_apart(3, 8, dtype, device).copy_(randn(generator, 3, 8, device=device, dtype=dtype))
+    ids = torch.tensor([2, 0, 1], device=device)
+    return Call(
+        (ids, table, randn(generator, 8, device=device), 1e-5),
         {},
         lambda out: {"embedding": out[0], "normed": out[1]},
         {"embedding": exact(), "normed": CLOSE[dtype]},
