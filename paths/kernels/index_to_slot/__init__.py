@@ -1,0 +1,1 @@
+"""Request-local positions to cache slots."""
