@@ -13,9 +13,7 @@ ROWS = (0, 1, 63, 64, 65, 100, 111)
 
 
 def check_cases() -> list[Case]:
-    cases = [
-        Case(f"k {k}/{rows} rows", partial(_make, rows=rows, k=k)) for rows in ROWS for k in (1, 20, 65)
-    ]
+    cases = [Case(f"k {k}/{rows} rows", partial(_make, rows=rows, k=k)) for rows in ROWS for k in (1, 20, 65)]
     return [
         *cases,
         Case("k 2048/3 rows", partial(_make, rows=3, k=2048, length=3000)),

@@ -42,10 +42,10 @@ def index_to_slot_kernel(
 
 
 def index_to_slot(indices: Tensor, req_rows: Tensor, block_table: Tensor) -> Tensor:
-    """indices int32 `[T, k]`, req_rows int32 `[T]`, block_table int32 `[rows, blocks]` → slots int64 `[T, k]`.
+    """indices int32 `[T, k]`, req_rows int32 `[T]`, block_table int32 `[rows, blocks]` → int64 `[T, k]`.
 
-    Memory-bound: every index (4 bytes) is read once, its table entry (4 bytes, 64 indices of a page share one)
-    once, and a slot (8 bytes) written once. Raises ValueError.
+    Memory-bound: every index (4 bytes) is read once, its table entry (4 bytes, shared by the indices of a
+    page) once, and a slot (8 bytes) written once. Raises ValueError.
     """
     tokens, k = indices.shape
     check_tensor(OP, "indices", indices, dtype=torch.int32, shape=(None, None))

@@ -55,7 +55,9 @@ def _make(
 ) -> Call:
     batch, blocks = draw_batch(generator, spans, k=k, padding=3, device=device)
     batch.lengths[-1:] = -2  # speculative rows can get below zero
-    cache = cache_of("float32", blocks=blocks, device=device, index_dtype=index_dtype, index_dim=dim, latent=16)
+    cache = cache_of(
+        "float32", blocks=blocks, device=device, index_dtype=index_dtype, index_dim=dim, latent=16
+    )
     for row, (_, end) in enumerate(spans):
         keys = torch.randint(-2, 3, (end, dim), generator=generator).float()
         keys[7::29] = torch.nan  # such a key has no score, and must not win

@@ -14,7 +14,7 @@ from paths.kernels.tensors import check_tensor
 from paths.kernels.topk.triton_impl import topk
 
 OP = "index_topk"
-LOGITS_BYTES = 256 << 20  # scores of one block of rows; twice the L2 of the largest device is enough rows
+LOGITS_BYTES = 256 << 20  # scores of one block of rows: 512 rows of 128K keys fill any device
 
 
 def index_topk(q: Tensor, weights: Tensor, cache: LayerCache, batch: ForwardBatch, k: int) -> None:
@@ -52,7 +52,7 @@ def index_topk(q: Tensor, weights: Tensor, cache: LayerCache, batch: ForwardBatc
 
 
 def compile_specs() -> list[CompileSpec]:
-    """Decode and prefill of V3.2 (64 heads) and GLM-5.2 (32) in every index dtype; all that the checks run."""
+    """Decode and prefill of V3.2 (64 heads) and GLM-5.2 (32), each index dtype; all that the checks run."""
     from paths.kernels.index_topk.cases import check_cases, production_call
 
     specs = []

@@ -1,4 +1,4 @@
-"""Check cases of the index scores: mixed requests, page boundaries, heads that do not fill a tile, NaN beyond."""
+"""Check cases of the index scores: mixed requests, page boundaries, heads that fill no tile, NaN beyond."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def _make(
     at_least: int = 0,
 ) -> Call:
     batch, blocks = draw_batch(generator, spans, k=1, padding=2, device=device)
-    cache = cache_of("float32", blocks=blocks, device=device, index_dtype=index_dtype, index_dim=dim, latent=16)
+    cache = cache_of(
+        "float32", blocks=blocks, device=device, index_dtype=index_dtype, index_dim=dim, latent=16
+    )
     fill_index(generator, cache, batch, spans, dim)
     q, weights = draw_query(generator, batch.num_tokens, heads, dim, index_dtype, device)
     width = batch.max_length + 5
@@ -97,13 +99,13 @@ def draw_query(
     return torch.cat([prepared, prepared[..., :16]], dim=-1)[..., :dim], weights
 
 
-def gather_keys(
-    cache: LayerCache, batch: ForwardBatch, spans: Spans
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """All requests' keys one behind the other with NaN behind, their scales, and the first key of each request."""
+def gather_keys(cache: LayerCache, batch: ForwardBatch, spans: Spans) -> tuple[Tensor, Tensor | None, Tensor]:
+    """All requests' keys one behind the other and NaN behind them, their scales, each request's first key."""
     assert cache.index is not None, "made with an index cache"
     ends = [end for _, end in spans]
-    places = torch.cat([batch.block_table.new_zeros(1)[:0].long(), *(slots_of(batch, r, e) for r, e in enumerate(ends))])
+    places = torch.cat(
+        [batch.block_table.new_zeros(1)[:0].long(), *(slots_of(batch, r, e) for r, e in enumerate(ends))]
+    )
     places = torch.cat([places, places.new_zeros(3)])  # block 0 is NaN
     first = torch.tensor([sum(ends[:r]) for r in range(len(ends))], dtype=torch.int32, device=places.device)
     blocks, offsets = places // PAGE_SIZE, places % PAGE_SIZE

@@ -47,9 +47,10 @@ def paged_mqa_logits(
 ) -> Tensor:
     """Scores of the first lengths[t] keys of row t's request, read from the paged cache (decode).
 
-    q `[T, nI, dI]` in the cache's number type, weights float32 `[T, nI]`, req_rows and lengths int32 `[T]`, block_table
-    int32 `[rows, blocks]`. Any number of rows may belong to one request; they stand together. Rows of length
-    ≤ at_least are left out. Returns float32 `[T, width]`, of which columns behind a row's length hold anything.
+    q `[T, nI, dI]` in the cache's number type, weights float32 `[T, nI]`, req_rows and lengths int32 `[T]`,
+    block_table int32 `[rows, blocks]`. Any number of rows may belong to one request; they stand together.
+    Rows of length ≤ at_least are left out. Returns float32 `[T, width]`; columns behind a row's length hold
+    anything.
     """
     logits = torch.full((q.shape[0], width), torch.nan)
     for t, length in enumerate(lengths.tolist()):

@@ -12,7 +12,7 @@ from torch import Tensor
 from paths.engine.batch import PAGE_SIZE, LayerCache
 from paths.kernels.casting import cast_to, dot, e4m3_to_f32
 from paths.kernels.compile_specs import META, CompileSpec, of_cases, traced
-from paths.kernels.launching import Target, TileConfig, launch, target_of
+from paths.kernels.launching import TileConfig, launch, target_of
 from paths.kernels.layouts import E4M3, index_views
 from paths.kernels.tensors import check_tensor
 
@@ -165,7 +165,9 @@ def _score_rows(
         length -= group
     length = tl.where((rows < stop) & (length > at_least), length, 0)
     tl.store(
-        out_ptr + (rows * out_stride)[None, :] + column[:, None], scores, mask=column[:, None] < length[None, :]
+        out_ptr + (rows * out_stride)[None, :] + column[:, None],
+        scores,
+        mask=column[:, None] < length[None, :],
     )
 
 
@@ -188,11 +190,11 @@ def mqa_logits(
     *,
     width: int,
 ) -> Tensor:
-    """q `[T, nI, dI]`, weights float32 `[T, nI]`, keys `[N, dI]`, scales float32 `[N]` → float32 `[T, width]`.
+    """q `[T, nI, dI]`, weights float32 `[T, nI]`, keys `[N, dI]`, scales float32 `[N]` → `[T, width]`.
 
     Column j of row t is key starts[t] + j; columns from ends[t] on are not written. Raises ValueError.
     """
-    tokens, heads, dim = q.shape
+    tokens, _, dim = q.shape
     _check_query(q, weights)
     check_tensor(OP, "keys", keys, dtype=q.dtype, shape=(None, dim))
     check_tensor(OP, "starts", starts, dtype=torch.int32, shape=(tokens,))
@@ -236,14 +238,16 @@ def paged_mqa_logits(
     memory-bound: each key is read once per 1, 4 or 32 rows of its request (132 bytes in fp8 with the scale),
     each score written once. Raises ValueError.
     """
-    tokens, heads, dim = q.shape
+    tokens, _, dim = q.shape
     if cache.index is None:
         raise ValueError(f"{OP}: cache has no index tensor; a layer that shares its indexer scores nothing")
     if cache.index_dtype not in DTYPES:
         raise ValueError(f"{OP}: index_dtype is {cache.index_dtype!r}, allowed are {', '.join(DTYPES)}")
     _check_query(q, weights)
     if q.dtype is not DTYPES[cache.index_dtype]:
-        raise ValueError(f"{OP}: q has dtype {q.dtype}, allowed is {DTYPES[cache.index_dtype]} as in the cache")
+        raise ValueError(
+            f"{OP}: q has dtype {q.dtype}, allowed is {DTYPES[cache.index_dtype]} as in the cache"
+        )
     check_tensor(OP, "req_rows", req_rows, dtype=torch.int32, shape=(tokens,))
     check_tensor(OP, "lengths", lengths, dtype=torch.int32, shape=(tokens,))
     check_tensor(OP, "block_table", block_table, dtype=torch.int32, shape=(None, None))
@@ -346,7 +350,7 @@ def _check_query(q: Tensor, weights: Tensor) -> None:
 
 
 def compile_specs() -> list[CompileSpec]:
-    """V3.2 (64 heads) and GLM-5.2 (32): decode, decode with 4 rows a request, prefill; all that checks run."""
+    """V3.2 (64 heads) and GLM-5.2 (32): decode, with 4 rows a request, prefill; all that the checks run."""
     from paths.kernels.mqa_logits.cases import check_cases, production_paged, production_ragged
 
     specs = []

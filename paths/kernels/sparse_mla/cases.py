@@ -34,7 +34,7 @@ def check_cases() -> list[Case]:
         for rows, spans in SPANS.items()
     ]
     for kv_dtype in KV_DTYPES:
-        one = {"spans": [(299, 301), (64, 65)], "source": "bf16"}
+        one: dict[str, Any] = {"spans": [(299, 301), (64, 65)], "source": "bf16"}
         cases += [
             _case(kv_dtype, **one, k=200, heads=64, detail="64 heads, split over k 200"),
             _case(kv_dtype, **one, k=200, heads=17, detail="17 heads, split over k 200"),
@@ -65,7 +65,7 @@ def check_cases() -> list[Case]:
     return cases
 
 
-def _case(kv_dtype: str, spans: Spans, *, detail: str, slow: bool = False, **shape: object) -> Case:
+def _case(kv_dtype: str, spans: Spans, *, detail: str, slow: bool = False, **shape: Any) -> Case:
     make = partial(_make, kv_dtype=kv_dtype, spans=spans, **shape)
     return Case(f"{kv_dtype}/{detail}, {shape['source']}", make, slow=slow)
 

@@ -1,8 +1,8 @@
 """sparse_mla on Triton: checks, tiles and splits, and the launches.
 
-Bytes of one token row: every selected key once per block of 64 heads (1152 B in bf16, 656 B in fp8_ds_mla; the
-second block of 128 heads finds them in L2), the query and the output once. A row that is split over s programs
-adds s × H × C float32 written and read once.
+Bytes of one token row: every selected key once per block of 64 heads (1152 B in bf16, 656 B in fp8_ds_mla;
+the second block of 128 heads finds them in L2), the query and the output once. A row that is split over s
+programs adds s × H × C float32 written and read once.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _check(q: Tensor, cache: LayerCache, batch: ForwardBatch, k: int, latent: in
 
 
 def compile_specs() -> list[CompileSpec]:
-    """V3.2 (128 heads, or 16 on each of 8 ranks) and GLM-5.2 (64), split and whole rows; all that checks run."""
+    """V3.2 (128 heads, or 16 on each of 8 ranks) and GLM-5.2 (64), split or not; all that the checks run."""
     from paths.kernels.sparse_mla.cases import KV_DTYPES, check_cases, production_call
 
     must = {sparse_mla_kernel.fn.__name__}

@@ -1,4 +1,4 @@
-"""The Triton kernels of sparse_mla: attention over one split of the selection, and the merge of the splits."""
+"""The Triton kernels of sparse_mla: attention over one split of the selection, and the merge of splits."""
 
 import triton
 import triton.language as tl
