@@ -10,7 +10,14 @@ from torch import Tensor
 from paths.engine.batch import PAGE_SIZE, LayerCache
 from paths.kernels.cases import Call, Case, close, exact
 from paths.kernels.layouts import index_views
-from paths.kernels.mla_cache_write.cases import ROWS, SOURCES, cache_of, draw_rows, draw_slots
+from paths.kernels.mla_cache_write.cases import (
+    ROWS,
+    SOURCES,
+    cache_of,
+    draw_rows,
+    draw_slots,
+    far_apart,
+)
 
 INDEX_DTYPES = ("float32", "bf16", "fp8")
 # The rotation's sums may be rounded in another order: one step of the stored format, 2^-3 in e4m3.
@@ -36,11 +43,12 @@ def check_cases() -> list[Case]:
         Case(f"{dtype}/5 rows of 48", partial(_make, index_dtype=dtype, rows=5, source="bf16", dim=48))
         for dtype in INDEX_DTYPES
     ]
+    far = [Case("fp8/blocks far apart", partial(_make, index_dtype="fp8", rows=6, source="bf16", far=True))]
     slow = [
         Case(f"{dtype}/1000 rows", partial(_make, index_dtype=dtype, rows=1000, source="bf16"), slow=True)
         for dtype in INDEX_DTYPES
     ]
-    return plain + rotated + narrow + slow
+    return plain + rotated + narrow + far + slow
 
 
 def stored_keys(cache: LayerCache) -> Tensor:
@@ -61,9 +69,12 @@ def _make(
     source: str,
     dim: int = 128,
     hadamard: bool = False,
+    far: bool = False,
 ) -> Call:
     blocks = rows // PAGE_SIZE + 3
     cache = cache_of("bf16", blocks=blocks, device=device, index_dtype=index_dtype, index_dim=dim)
+    if far:
+        cache = far_apart(cache)
     assert cache.index is not None
     index = cache.index
     k = draw_rows(generator, rows, dim, dtype=SOURCES[source], device=device)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from paths.kernels.cases import Call, Case, close, exact, randn
+from paths.kernels.cases import Call, Case, close, exact, randn, rows_far_apart
 from paths.kernels.index_k_write.cases import INDEX_DTYPES, ROTATED
 from paths.kernels.mla_cache_write.cases import ROWS, SOURCES, draw_rows
 
@@ -34,6 +34,12 @@ def check_cases() -> list[Case]:
         for dtype in INDEX_DTYPES
         for heads, dim, hadamard in ((17, 48, False), (32, 128, True), (16, 32, True))
     ]
+    far = [
+        Case(
+            "fp8/rows far apart",
+            partial(_make, index_dtype="fp8", rows=3, source="bf16", heads=2, dim=32, far=True),
+        )
+    ]
     slow = [
         Case(
             f"{dtype}/200 rows of 64 heads",
@@ -42,7 +48,7 @@ def check_cases() -> list[Case]:
         )
         for dtype in INDEX_DTYPES
     ]
-    return plain + shapes + slow
+    return plain + shapes + far + slow
 
 
 def _make(
@@ -55,12 +61,15 @@ def _make(
     heads: int,
     dim: int = 128,
     hadamard: bool = False,
+    far: bool = False,
 ) -> Call:
     dtype = SOURCES[source]
     if hadamard:  # one magnitude: the error of a sum is relative to its largest term
         q = randn(generator, rows, heads, dim, device=device, dtype=dtype)
     else:
         q = draw_rows(generator, rows, heads * dim, dtype=dtype, device=device).unflatten(1, (heads, dim))
+    if far:
+        q = rows_far_apart(rows, heads * dim, dtype, device).copy_(q.flatten(1)).unflatten(1, (heads, dim))
 
     def outputs(result: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         prepared, weights = result

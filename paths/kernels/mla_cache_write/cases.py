@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE, LayerCache
-from paths.kernels.cases import Call, Case, exact, randn
+from paths.kernels.cases import Call, Case, exact, randn, rows_far_apart
 from paths.kernels.layouts import E4M3
 
 LATENT, ROPE = 512, 64
 ROWS = (0, 1, 63, 64, 65, 100, 111)
+ADJACENT = {"torch": "it flattens the blocks, which must stand together"}
 KV_DTYPES = ("float32", "bf16", "fp8", "fp8_ds_mla")
 SOURCES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
@@ -44,6 +46,18 @@ def cache_of(
         index=index,
         index_dtype=index_dtype,
     )
+
+
+def far_apart(cache: LayerCache) -> LayerCache:
+    """The same caches with blocks 2^30 elements apart: offsets in 32 bits wrap around from block 2 on."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        flat = tensor.flatten(1)
+        far = rows_far_apart(flat.shape[0], flat.shape[1], flat.dtype, flat.device)
+        far.view(torch.uint8).copy_(flat.view(torch.uint8))
+        return far.unflatten(1, tensor.shape[1:])
+
+    return replace(cache, kv=moved(cache.kv), index=None if cache.index is None else moved(cache.index))
 
 
 def poisoned(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -90,11 +104,18 @@ def check_cases() -> list[Case]:
         for kv_dtype in KV_DTYPES
         if kv_dtype != "fp8_ds_mla"
     ]
+    far = [
+        Case(
+            "fp8_ds_mla/blocks far apart",
+            partial(_make, kv_dtype="fp8_ds_mla", rows=6, source="bf16", far=True),
+            skip=ADJACENT,
+        )
+    ]
     slow = [
         Case(f"{kv_dtype}/1000 rows", partial(_make, kv_dtype=kv_dtype, rows=1000, source="bf16"), slow=True)
         for kv_dtype in KV_DTYPES
     ]
-    return cases + narrow + slow
+    return cases + narrow + far + slow
 
 
 def _make(
@@ -106,9 +127,12 @@ def _make(
     source: str,
     latent: int = LATENT,
     rope: int = ROPE,
+    far: bool = False,
 ) -> Call:
     blocks = rows // PAGE_SIZE + 3
     cache = cache_of(kv_dtype, blocks=blocks, device=device, latent=latent, rope=rope, k_scale=0.37)
+    if far:
+        cache = far_apart(cache)
     return Call(
         args=(
             draw_rows(generator, rows, latent, dtype=SOURCES[source], device=device),

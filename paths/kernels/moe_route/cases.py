@@ -85,13 +85,13 @@ def _random(
     x = torch.zeros(0, hidden, dtype=SOURCES[source], device=device)
     while x.shape[0] < rows:
         drawn = randn(generator, rows + 8, hidden, device=device, dtype=SOURCES[source])
-        x = torch.cat([x, drawn[_is_clear(drawn, gate, bias, groups=groups, kept=kept, chosen=chosen)]])
+        x = torch.cat([x, drawn[is_clear(drawn, gate, bias, groups=groups, kept=kept, chosen=chosen)]])
     wide = torch.full((rows, hidden + 16), torch.nan, dtype=x.dtype, device=device)
     wide[:, 8 : 8 + hidden] = x[:rows]
     return _call(wide[:, 8 : 8 + hidden], gate, bias, groups=groups, kept=kept, chosen=chosen, norm=norm)
 
 
-def _is_clear(x: Tensor, gate: Tensor, bias: Tensor, *, groups: int, kept: int, chosen: int) -> Tensor:
+def is_clear(x: Tensor, gate: Tensor, bias: Tensor, *, groups: int, kept: int, chosen: int) -> Tensor:
     """Rows whose ranked scores, of groups and of experts, are MARGIN apart in float64."""
     biased = (x.double() @ gate.double().T).sigmoid() + bias.double()
     grouped = biased.unflatten(1, (groups, -1))

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from paths.dsa_mrv2.kernels.arguments import LatentNorms, Rotary
 from paths.engine.batch import PAGE_SIZE, ForwardBatch, LayerCache
-from paths.kernels.cases import Call, Case, Tolerance, close, randn
+from paths.kernels.cases import Call, Case, Tolerance, close, randn, rows_far_apart
 from paths.kernels.index_k_write.cases import stored_keys
 from paths.kernels.layouts import ds_mla_views
-from paths.kernels.mla_cache_write.cases import ROWS, SOURCES, cache_of, draw_slots
+from paths.kernels.mla_cache_write.cases import ADJACENT, ROWS, SOURCES, cache_of, draw_slots, far_apart
 
 POSITIONS = 4096
 
@@ -62,11 +62,27 @@ def check_cases() -> list[Case]:
         for name, shape in OTHERS.items()
         for rows in (1, 7)
     ]
+    far = [
+        Case("far apart/4 rows", partial(make_call, rows=4, shape=OTHERS["hadamard"], far="projected")),
+        Case(
+            "far apart/4 blocks",
+            partial(make_call, rows=7, shape=OTHERS["hadamard"], far="cache"),
+            skip=ADJACENT,
+        ),
+    ]
     wide = Shape(q_rank=1536, kv_dtype="fp8_ds_mla", index_dtype="fp8", hadamard=True)
-    return [*formats, *others, Case("V3.2/300 rows", partial(make_call, rows=300, shape=wide), slow=True)]
+    return [
+        *formats,
+        *others,
+        *far,
+        Case("V3.2/300 rows", partial(make_call, rows=300, shape=wide), slow=True),
+    ]
 
 
-def make_call(generator: torch.Generator, device: torch.device, *, rows: int, shape: Shape) -> Call:
+def make_call(
+    generator: torch.Generator, device: torch.device, *, rows: int, shape: Shape, far: str = ""
+) -> Call:
+    """far: `projected` or `cache` lies far apart in memory."""
     dim = shape.dim if shape.index_dtype else 0
     blocks = rows // PAGE_SIZE + 3
     cache = cache_of(
@@ -79,9 +95,13 @@ def make_call(generator: torch.Generator, device: torch.device, *, rows: int, sh
         index_dtype=shape.index_dtype or "float32",
         index_dim=shape.dim if shape.index_dtype else None,
     )
+    if far == "cache":
+        cache = far_apart(cache)
     slots = draw_slots(generator, rows, blocks=blocks).to(device)
     width = shape.q_rank + shape.latent + shape.rope + dim + (5 if dim else 0)
     projected = randn(generator, rows, width, device=device, dtype=SOURCES[shape.source])
+    if far == "projected":
+        projected = rows_far_apart(rows, width, projected.dtype, device).copy_(projected)
     batch = batch_of(generator, rows, slots=slots, device=device)
 
     def outputs(q: Tensor) -> dict[str, Tensor]:

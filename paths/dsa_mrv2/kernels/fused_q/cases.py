@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paths.dsa_mrv2.kernels.arguments import Rotary
-from paths.kernels.cases import Call, Case, close, randn
+from paths.kernels.cases import Call, Case, close, randn, rows_far_apart
 from paths.kernels.mla_cache_write.cases import ROWS, SOURCES
 
 POSITIONS = 4096
@@ -64,11 +64,15 @@ def check_cases() -> list[Case]:
         for name, shape in OTHERS.items()
         for rows in (1, 7)
     ]
+    far = [Case("far apart/3 rows", partial(make_call, rows=3, shape=OTHERS["narrow"], far=True))]
     wide = Shape(heads=128, nope=128, latent=512, index_heads=64, index_dtype="fp8", hadamard=True)
-    return [*formats, *others, Case("V3.2/65 rows", partial(make_call, rows=65, shape=wide), slow=True)]
+    return [*formats, *others, *far, Case("V3.2/65 rows", partial(make_call, rows=65, shape=wide), slow=True)]
 
 
-def make_call(generator: torch.Generator, device: torch.device, *, rows: int, shape: Shape) -> Call:
+def make_call(
+    generator: torch.Generator, device: torch.device, *, rows: int, shape: Shape, far: bool = False
+) -> Call:
+    """far: the projected rows lie far apart in memory."""
     scored = shape.index_dtype is not None
     dtype = SOURCES[shape.source]
     width = shape.heads * (shape.nope + shape.rope) + scored * shape.index_heads * shape.dim
@@ -76,6 +80,8 @@ def make_call(generator: torch.Generator, device: torch.device, *, rows: int, sh
     # GEMM inputs are small integers: products and sums are exact in any order
     halves = projected[:, : shape.heads * (shape.nope + shape.rope)].unflatten(1, (shape.heads, -1))
     halves[..., : shape.nope] = halves[..., : shape.nope].round()
+    if far:
+        projected = rows_far_apart(rows, width, dtype, device).copy_(projected)
     w_uk = randn(generator, shape.heads, shape.nope, shape.latent, device=device).round().to(dtype)
     wide = randn(generator, rows, shape.index_heads + 7, device=device, dtype=dtype)
     angles = torch.rand((POSITIONS, shape.rope // 2), generator=generator) * 6.28
