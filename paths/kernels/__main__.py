@@ -14,11 +14,14 @@ import torch
 from rich.console import Console
 
 from paths.api import UserError
+from paths.kernels.tools.bench import measure, plan_table, timing_table
 from paths.kernels.tools.catalog import IMPLEMENTATIONS, find_ops
 from paths.kernels.tools.check_child import CheckRequest, check_all
 from paths.kernels.tools.compilation import DEFAULT_TARGETS, parse_target
 from paths.kernels.tools.compile_child import compile_all
+from paths.kernels.tools.roofline import PEAKS, peak_of
 from paths.kernels.tools.tables import check_table, compile_table, write_document
+from paths.kernels.tools.workloads import workloads
 
 CONSOLE = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 
@@ -62,6 +65,13 @@ def _parser() -> argparse.ArgumentParser:
         help="write the table to this file",
     )
     compile_.set_defaults(run=_compile)
+
+    bench = commands.add_parser("bench", help="speed on a GPU against its roofline")
+    bench.add_argument("--op", action="append", default=[], help=op_help)
+    bench.add_argument(
+        "--dry-run", choices=tuple(PEAKS), help="bytes, operations and roofline of this GPU; times nothing"
+    )
+    bench.set_defaults(run=_bench)
     return parser
 
 
@@ -115,6 +125,29 @@ def _compile(arguments: argparse.Namespace) -> int:
     elapsed = time.perf_counter() - started
     print(f"{len(rows)} kernels compiled, {len(faults)} with a fault, {elapsed:.0f} s")
     return 1 if faults else 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    names = {op.name for op in find_ops(arguments.op)}
+    chosen = [workload for workload in workloads() if workload.op in names]
+    if not chosen:
+        raise UserError(f"no workload for {', '.join(arguments.op)}: it is bound by its launch")
+    if arguments.dry_run:
+        CONSOLE.print(plan_table(chosen, PEAKS[arguments.dry_run]))
+        return 0
+    if not torch.cuda.is_available():
+        raise UserError("bench needs a GPU and torch sees none; --dry-run shows what it would time")
+    device = torch.device("cuda")
+    name = torch.cuda.get_device_name(device)
+    peak = peak_of(name)
+    timings = []
+    for workload in chosen:
+        print(f"timing {workload.op}: {workload.label}", file=sys.stderr)
+        timings.append(measure(workload, device))
+        torch.cuda.empty_cache()
+    CONSOLE.print(timing_table(timings, peak))
+    print(f"{name}" + ("" if peak else f": not in the table of peaks ({', '.join(PEAKS)}), so no roofline"))
+    return 0
 
 
 if __name__ == "__main__":
