@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from harness.counters import prefix_hit_rate, token_accounts
+from harness.counters import cpu_wait_share, nan_logit_rows, prefix_hit_rate, token_accounts
 from harness.measurement import Measurement, Phase
 from harness.percentiles import percentile
 from harness.records import Check
@@ -22,8 +22,9 @@ LAG_LIMIT_MS = 10.0
 LAG_SHARE_OF_TTFT = 0.05
 PREFIX_HIT_LIMIT = 0.01
 RATE_TOLERANCE = 0.05
+CPU_WAIT_LIMIT = 0.05  # of the window
 # not bad luck but a wrong answer: when one of these fails, no number of the cell means anything
-INVALIDATING = ("osl", "tokens", "prefix_cache")
+INVALIDATING = ("osl", "tokens", "prefix_cache", "finite")
 
 
 def judge(
@@ -39,6 +40,8 @@ def judge(
         "prefix_cache": _prefix_cache(measurement, times),
         "tokens": _tokens(measurement, times),
         "recompiles": _recompiles(measurement),
+        "cpu_wait": _cpu_wait(measurement),
+        "finite": _finite(measurement),
     }
     if measurement.spec.closed:
         checks["little"] = _little(measurement, window, excuse)
@@ -55,8 +58,30 @@ def attempted(measurement: Measurement) -> Bools:
 
 def why_invalid(checks: Mapping[str, Check]) -> str | None:
     """The details of the failed checks that leave a cell without numbers; None when there are none."""
-    failed = [f"{name}: {checks[name].detail}" for name in INVALIDATING if checks[name].ok is False]
+    failed = [
+        f"{name}: {checks[name].detail}"
+        for name in INVALIDATING
+        if name in checks and checks[name].ok is False
+    ]
     return "; ".join(failed) or None
+
+
+def _cpu_wait(measurement: Measurement) -> Check:
+    """Whether other work on the machine kept the engine from running."""
+    share = cpu_wait_share(measurement)
+    if share is None:
+        return _unjudged("the engine does not tell how long it waited for a processor")
+    detail = f"the engine waited for a processor {share:.1%} of the window (limit {CPU_WAIT_LIMIT:.0%})"
+    if share <= CPU_WAIT_LIMIT:
+        return Check(ok=True, detail=detail)
+    return Check(ok=False, detail=f"{detail}: the machine is busy, measure again when it is idle")
+
+
+def _finite(measurement: Measurement) -> Check:
+    rows = nan_logit_rows(measurement)
+    if rows is None:
+        return _unjudged("no engine counters around the load")
+    return Check(ok=rows == 0, detail=f"{rows} sampled rows had logits that are not a number")
 
 
 def _unjudged(why: str) -> Check:

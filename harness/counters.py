@@ -27,8 +27,31 @@ def cpu_seconds_per_token(measurement: Measurement) -> tuple[float | None, int]:
         return None, 0
     inside = Window(start.time_ns, end.time_ns).holds(measurement.events.time_ns)
     tokens = int(measurement.events.tokens[inside].sum())
+    if start.counters.cpu_seconds is None or end.counters.cpu_seconds is None:
+        return None, 0
     spent = end.counters.cpu_seconds - start.counters.cpu_seconds
     return (spent / tokens if tokens else None), tokens
+
+
+def cpu_wait_share(measurement: Measurement) -> float | None:
+    """Share of the window in which a thread of the engine was ready to run and had no processor.
+
+    The sum over its threads by the length of the window; None where the engine or its kernel does not tell.
+    """
+    start, end = measurement.window_start, measurement.window_end
+    if start is None or end is None or end.time_ns <= start.time_ns:
+        return None
+    before, after = start.counters.cpu_wait_seconds, end.counters.cpu_wait_seconds
+    if before is None or after is None:
+        return None
+    return (after - before) / ((end.time_ns - start.time_ns) / 1e9)
+
+
+def nan_logit_rows(measurement: Measurement) -> int | None:
+    """Rows sampled from logits with a NaN, over the whole load."""
+    if measurement.before is None or measurement.after is None:
+        return None
+    return measurement.after.counters.nan_logit_rows - measurement.before.counters.nan_logit_rows
 
 
 def dsa_active_token_frac(measurement: Measurement) -> tuple[float | None, int]:

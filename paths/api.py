@@ -194,8 +194,10 @@ class Counters:
     preemptions: int = 0
     nan_logit_rows: int = 0  # sampled rows whose logits held a NaN: must stay 0
     prefix_cache_hits: int = 0  # tokens; the built-in engine has no prefix cache, so this proves 0
-    memory_high_water: int = 0  # bytes, of the process on CPU and of the device on a GPU
-    cpu_seconds: float = 0.0  # user + system time of the engine's processes
+    # None: not known
+    memory_high_water: int | None = None  # bytes, of the process on CPU and of the device on a GPU
+    cpu_seconds: float | None = None  # user + system time of the engine's processes
+    cpu_wait_seconds: float | None = None  # time that its threads were ready to run and had no processor
 
 
 @dataclass(frozen=True, kw_only=True)

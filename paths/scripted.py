@@ -16,6 +16,7 @@ It shows what the client measures when the truth is known: for tests, demos and 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -230,9 +231,7 @@ class ScriptedEngine:
         self._next, self._due = self._next[mask], self._due[mask]
 
     def counters(self) -> Counters:
-        memory, cpu_seconds = process_usage()
-        self._counters.memory_high_water, self._counters.cpu_seconds = memory, cpu_seconds
-        return self._counters
+        return dataclasses.replace(self._counters, steps=dict(self._counters.steps), **vars(process_usage()))
 
     def effective(self) -> Effective:
         return Effective(

@@ -102,15 +102,13 @@ class EngineCore:
         return self._advance(plan, result)
 
     def counters(self) -> Counters:
-        memory, cpu_seconds = process_usage()
         return dataclasses.replace(
             self._counters,
             steps=dict(self._counters.steps),
             preemptions=self._scheduler.preemptions,
             recompiles=self._recompiles(),
             nan_logit_rows=self._runner.nan_rows(),
-            memory_high_water=memory,
-            cpu_seconds=cpu_seconds,
+            **vars(process_usage()),
         )
 
     def effective(self) -> Effective:

@@ -68,7 +68,7 @@ class FakeEndpoint:
         self.requests: list[Request] = []
         self.in_flight: set[int] = set()
         self.peak = 0
-        self.counts = Counters()
+        self.counts = Counters(cpu_seconds=0.0, cpu_wait_seconds=0.0)
         self.snapshots: list[int] = []
         self._queue: list[int] = []
         self._running = 0

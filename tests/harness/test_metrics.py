@@ -185,6 +185,26 @@ def test_counters_around_the_window():
     assert checks["tokens"].ok is True
 
 
+@pytest.mark.parametrize(("waited", "ok"), [(None, None), (0.004, True), (0.009, False)])
+def test_an_engine_without_a_processor_is_flagged(waited, ok):
+    snapshots = {
+        "window_start": counters(15, cpu_wait_seconds=0.0),
+        "window_end": counters(105, cpu_wait_seconds=waited),
+    }
+    metrics, checks, _ = summarize(
+        measurement(*two_slots(), load=spec(concurrency=2), snapshots=snapshots), gpus=1
+    )
+    assert checks["cpu_wait"].ok is ok
+    assert metrics["cpu_s_per_token"].value is None  # this engine does not tell its CPU time
+
+
+def test_nan_logits_leave_no_numbers():
+    snapshots = {"before": counters(0), "after": counters(130, nan_logit_rows=2)}
+    _, checks, _ = summarize(measurement(*two_slots(), load=spec(concurrency=2), snapshots=snapshots), gpus=1)
+    assert checks["finite"].ok is False
+    assert "2 sampled rows" in why_invalid(checks)
+
+
 def test_token_accounts_disagree():
     snapshots = {"before": counters(0, output_tokens=0), "after": counters(130, output_tokens=12)}
     _, checks, _ = summarize(measurement(*two_slots(), load=spec(concurrency=2), snapshots=snapshots), gpus=1)
