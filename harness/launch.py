@@ -20,7 +20,7 @@ from harness.client.frames import FrameSocket, SendTimeout
 from harness.client.pipe import PipeEndpoint
 from harness.environment import engine_environment
 from harness.process_group import end_group
-from harness.signals import uninterrupted
+from harness.signals import deferred
 from paths.api import Effective, EngineConfig, StartupReport, UserError
 
 LOG_NAME = "engine.log"
@@ -89,7 +89,7 @@ class EngineProcess:
         Raises EngineDied, or UserError if the engine refuses its settings.
         """
         began = time.monotonic()
-        with uninterrupted():  # a process that was started is always one that `close` knows
+        with deferred():  # a process that was started is always one that `close` knows
             frames, process = self._spawn()
         deadline = began + self._timeout_s
         try:
@@ -116,7 +116,7 @@ class EngineProcess:
     def close(self, grace_s: float = 10.0) -> None:
         """Ask, wait, terminate, kill, until nothing of the launch is left. Raises ProcessesSurvived."""
         if self._process is not None:
-            with uninterrupted():
+            with deferred():
                 self._end(self._process, grace_s)
             self._process = None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.cell import Cell
 from harness.checks import why_invalid
+from harness.effective import without_counts
 from harness.errors import ExitCode, one_line
 from harness.expectation import mismatches
 from harness.launch import Ready
@@ -65,7 +66,9 @@ class Recorder:
         ready: Ready | None,
         log: str | None,
     ) -> Record:
-        effective = outcome.effective or (ready.effective if ready is not None else None)
+        effective = outcome.effective
+        if effective is None and ready is not None:
+            effective = without_counts(ready.effective)
         return Record(
             run_id=self.run_id,
             launch_id=launch_id,
@@ -154,7 +157,8 @@ def _difference(start: Counters, end: Counters) -> dict[str, Any]:
         elif name == "memory_high_water":
             difference[name] = value  # a maximum, not a total
         else:
-            difference[name] = value - before[name]
+            known = value is not None and before[name] is not None
+            difference[name] = value - before[name] if known else None
     return difference
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from harness.cell import Cell
 from harness.client.endpoint import EngineDied
 from harness.client.load import LoadCancelled, LoadInterrupted, run_load
+from harness.console import err
+from harness.effective import effective_of_cell, without_counts
 from harness.environment import blocked_variables, fingerprint, harness_version
-from harness.errors import ExitCode, most_severe
+from harness.errors import ExitCode, most_severe, one_line
 from harness.expectation import mismatches
 from harness.launch import EngineProcess, ProcessesSurvived, Ready
 from harness.measurement import Measurement
@@ -27,10 +29,11 @@ from harness.recording import (
     judge_partial,
 )
 from harness.records import CellState, Record, RunInfo
-from harness.requests_table import RequestsWriter
+from harness.request_times import MeasurementError
+from harness.requests_table import FILE_NAME, RequestsWriter
 from harness.result_table import print_result
 from harness.run_folder import RunFolder, now_text
-from harness.signals import interruptible, uninterrupted
+from harness.signals import allowed, deferred, interruptible, shielded
 from paths.api import UserError
 
 
@@ -57,6 +60,16 @@ class _Attempt:
     log: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """How the load of one cell ended."""
+
+    outcome: Outcome
+    measurement: Measurement | None = None
+    alive: bool = True  # the engine can serve the next cell
+    interrupted: bool = False
+
+
 class _Run:
     def __init__(
         self,
@@ -78,6 +91,7 @@ class _Run:
         self._codes: list[ExitCode] = []
         self._user_error: str | None = None
         self._next_request_id = 0
+        self._current = launches[0].cells[0]  # what is being measured, or comes next
         self._info = RunInfo(
             run_id=folder.run_id,
             command=command,
@@ -92,41 +106,57 @@ class _Run:
         for launch in self._launches:
             for cell in launch.cells:
                 self._folder.write_cell_config(cell)
-        try:
-            with self._progress:
-                for launch in self._launches:
-                    self._run_launch(launch)
-        except KeyboardInterrupt:
-            return self._end_early("interrupted", ExitCode.INTERRUPTED)
-        except ProcessesSurvived as error:
-            return self._end_early(str(error), ExitCode.INFRASTRUCTURE)
-        with uninterrupted():
-            return self._finish()
-
-    def _end_early(self, reason: str, code: ExitCode) -> ExitCode:
-        with uninterrupted():
-            self._codes.append(code)
-            self._skip_rest(reason)
+        with shielded():  # however the launches end, the run gets its last rows and its report
+            try:
+                with allowed(), self._progress:
+                    for launch in self._launches:
+                        self._run_launch(launch)
+            except KeyboardInterrupt:
+                self._skip_rest("interrupted", ExitCode.INTERRUPTED)
+            except ProcessesSurvived as error:
+                self._skip_rest(str(error), ExitCode.INFRASTRUCTURE)
             return self._finish()
 
     def _run_launch(self, launch: Launch) -> None:
         """All cells of a launch; after a death the rest gets a fresh engine."""
         reason = self._unsupported.get(launch.launch_id)
         if reason is not None:
+            outcome = Outcome(state=CellState.UNSUPPORTED, reason=reason)
             for cell in launch.cells:
-                self._save(
-                    Outcome(state=CellState.UNSUPPORTED, reason=reason), launch, launch.launch_id, cell
-                )
+                self._save(outcome, launch, launch.launch_id, cell)
             return
-        left, number = launch.cells, 1
-        while left:
-            left = left[self._attempt(launch, left, number) :]
+        number = 1
+        while left := self._without_record(launch):
+            launch_id = launch.launch_id if number == 1 else f"{launch.launch_id}.{number}"
+            place = self._folder.launch_folder(launch_id, left[0].engine.path)
+            self._current = left[0]
+            try:
+                self._attempt(launch, left, launch_id, place)
+            except ProcessesSurvived:
+                raise
+            except Exception as error:  # noqa: BLE001
+                # the one place that catches everything: a fault of the harness costs a cell, never the run
+                self._record_fault(launch, launch_id, place, error)
             number += 1
 
-    def _attempt(self, launch: Launch, cells: Sequence[Cell], number: int) -> int:
-        """Start an engine and measure; returns how many of `cells` have a record now, at least one."""
-        launch_id = launch.launch_id if number == 1 else f"{launch.launch_id}.{number}"
-        place = self._folder.launch_folder(launch_id, cells[0].engine.path)
+    def _without_record(self, launch: Launch) -> list[Cell]:
+        seen = {(record.order, record.cell_id) for record in self._records}
+        return [cell for cell in launch.cells if (launch.order, cell.cell_id) not in seen]
+
+    def _record_fault(self, launch: Launch, launch_id: str, place: Path, error: Exception) -> None:
+        """The traceback goes to a log, the reason into the row of the cell that was being measured."""
+        log = self._folder.write_fault(place, error)
+        reason = f"fault in the harness: {type(error).__name__}: {error}; traceback in {log.name}"
+        err.print(f"{launch_id}: {one_line(reason)}", markup=False, soft_wrap=True)
+        cell = self._current
+        if cell in self._without_record(launch):
+            outcome = Outcome(state=CellState.FAILED, reason=reason)
+            self._save(outcome, launch, launch_id, cell, log=self._folder.relative(log))
+        else:  # its row is written; what failed came after it
+            self._codes.append(ExitCode.INFRASTRUCTURE)
+
+    def _attempt(self, launch: Launch, cells: Sequence[Cell], launch_id: str, place: Path) -> None:
+        """Start an engine and measure until all cells have a record or the engine has died."""
         engine = EngineProcess(
             cells[0].engine,
             folder=place,
@@ -151,68 +181,83 @@ class _Run:
             wrong = mismatches(cells[0].config.path, cells[0].engine, ready.effective, measured=False)
             if wrong:
                 outcome = Outcome(
-                    state=CellState.PATH_MISMATCH, reason="; ".join(wrong), effective=ready.effective
+                    state=CellState.PATH_MISMATCH,
+                    reason="; ".join(wrong),
+                    effective=without_counts(ready.effective),
                 )
                 return self._save_all(attempt, cells, outcome)
             return self._measure_cells(attempt, ready, cells)
 
-    def _measure_cells(self, attempt: _Attempt, ready: Ready, cells: Sequence[Cell]) -> int:
-        for done, cell in enumerate(cells, start=1):
-            started_at = now_text()
-            outcome, alive = self._measure(attempt, ready, cell)
-            self._save(
-                outcome,
-                attempt.launch,
-                attempt.launch_id,
-                cell,
-                started_at=started_at,
-                ready=ready,
-                log=attempt.log,
-            )
-            if not alive:
+    def _measure_cells(self, attempt: _Attempt, ready: Ready, cells: Sequence[Cell]) -> None:
+        for cell in cells:
+            self._current, started_at = cell, now_text()
+            with deferred():  # from here on Ctrl-C ends the load, and nothing that comes after it
+                end = self._measure(attempt, ready, cell)
+                self._save(
+                    end.outcome,
+                    attempt.launch,
+                    attempt.launch_id,
+                    cell,
+                    started_at=started_at,
+                    ready=ready,
+                    log=attempt.log,
+                )
+                if end.measurement is not None:
+                    self._keep_requests(end.measurement, attempt, cell)
+            if end.interrupted:
+                raise KeyboardInterrupt
+            if not end.alive:
                 attempt.engine.close(grace_s=0.0)
-                return done
-        return len(cells)
+                return
 
-    def _measure(self, attempt: _Attempt, ready: Ready, cell: Cell) -> tuple[Outcome, bool]:
-        """One cell's load; returns its outcome and whether the engine lives on."""
+    def _measure(self, attempt: _Attempt, ready: Ready, cell: Cell) -> _End:
+        """One cell's load, judged."""
         source = self._workloads[attempt.launch.launch_id].source(cell)
         spec = load_spec(cell, first_request_id=self._next_request_id)
+        says, interrupted = self._progress.load_says(cell), False
         try:
-            measurement = run_load(ready.endpoint, source, spec, on_progress=self._progress.load_says(cell))
+            with allowed():
+                before = ready.endpoint.effective()
+            measurement = run_load(ready.endpoint, source, spec, on_progress=says, interruptions=allowed)
         except LoadInterrupted as died:
-            self._keep_requests(died.measurement, attempt, cell)
-            return judge_partial(died.measurement, STATE_OF_DEATH[died.kind], died.reason), False
-        except LoadCancelled as cancelled:
-            self._keep_requests(cancelled.measurement, attempt, cell)
-            outcome = judge_partial(cancelled.measurement, CellState.SKIPPED, "interrupted")
-            self._save(outcome, attempt.launch, attempt.launch_id, cell, ready=ready, log=attempt.log)
-            raise
-        self._keep_requests(measurement, attempt, cell)
-        try:
-            effective = ready.endpoint.effective()
+            outcome = judge_partial(died.measurement, STATE_OF_DEATH[died.kind], died.reason)
+            return _End(outcome=outcome, measurement=died.measurement, alive=False)
         except EngineDied as died:
-            reason = f"after the load: {died.reason}"
-            return judge_partial(measurement, STATE_OF_DEATH[died.kind], reason), False
-        return judge_measurement(measurement, cell, effective), True
+            outcome = Outcome(state=STATE_OF_DEATH[died.kind], reason=f"before the load: {died.reason}")
+            return _End(outcome=outcome, alive=False)
+        except LoadCancelled as cancelled:
+            measurement, interrupted = cancelled.measurement, True
+            if not cancelled.finished:
+                outcome = judge_partial(measurement, CellState.SKIPPED, "interrupted")
+                return _End(outcome=outcome, measurement=measurement, alive=False, interrupted=True)
+        try:
+            after = ready.endpoint.effective()
+        except EngineDied as died:
+            outcome = judge_partial(measurement, STATE_OF_DEATH[died.kind], f"after the load: {died.reason}")
+            return _End(outcome=outcome, measurement=measurement, alive=False, interrupted=interrupted)
+        outcome = judge_measurement(measurement, cell, effective_of_cell(before, after))
+        return _End(outcome=outcome, measurement=measurement, interrupted=interrupted)
 
     def _keep_requests(self, measurement: Measurement, attempt: _Attempt, cell: Cell) -> None:
         self._next_request_id += len(measurement.requests)
-        self._requests.add(
-            measurement,
-            run_id=self._folder.run_id,
-            launch_id=attempt.launch_id,
-            cell_id=cell.cell_id,
-            arm_id=cell.arm_id,
-        )
+        try:
+            self._requests.add(
+                measurement,
+                run_id=self._folder.run_id,
+                launch_id=attempt.launch_id,
+                cell_id=cell.cell_id,
+                arm_id=cell.arm_id,
+            )
+        except MeasurementError as error:  # the cell's record is INVALID and says so
+            text = f"{cell.label}: its requests are not in {FILE_NAME}: {error}"
+            err.print(text, markup=False, soft_wrap=True)
 
     def _save_all(
         self, attempt: _Attempt, cells: Sequence[Cell], outcome: Outcome, code: ExitCode | None = None
-    ) -> int:
-        """The same outcome for all cells of an engine that never served; returns their number."""
+    ) -> None:
+        """The same outcome for all cells of an engine that never served."""
         for cell in cells:
             self._save(outcome, attempt.launch, attempt.launch_id, cell, log=attempt.log, code=code)
-        return len(cells)
 
     def _save(
         self,
@@ -236,20 +281,19 @@ class _Run:
             ready=ready,
             log=log,
         )
-        self._folder.append(record)
-        self._records.append(record)
-        self._codes.append(EXIT_OF_STATE[outcome.state] if code is None else code)
-        self._progress.cell_done(record)
+        with deferred():  # a row that is in the file is known, and is not written again
+            self._folder.append(record)
+            self._records.append(record)
+            self._codes.append(EXIT_OF_STATE[outcome.state] if code is None else code)
+            self._progress.cell_done(record)
 
-    def _skip_rest(self, reason: str) -> None:
+    def _skip_rest(self, reason: str, code: ExitCode) -> None:
         """A row for every cell that has none."""
-        seen = {(record.order, record.cell_id) for record in self._records}
+        self._codes.append(code)
+        outcome = Outcome(state=CellState.SKIPPED, reason=f"{reason} before this cell was measured")
         for launch in self._launches:
-            for cell in launch.cells:
-                if (launch.order, cell.cell_id) not in seen:
-                    text = f"{reason} before this cell was measured"
-                    outcome = Outcome(state=CellState.SKIPPED, reason=text)
-                    self._save(outcome, launch, launch.launch_id, cell)
+            for cell in self._without_record(launch):
+                self._save(outcome, launch, launch.launch_id, cell)
 
     def _finish(self) -> ExitCode:
         """Requests, run.json, report, table."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import traceback
 from datetime import datetime
 from pathlib import Path
 
@@ -63,6 +64,13 @@ class RunFolder:
 
     def append(self, record: Record) -> None:
         append_record(self.path / "records.jsonl", record)
+
+    def write_fault(self, place: Path, error: Exception) -> Path:
+        """Append a traceback of the harness to the log of its own in a launch's folder; returns that log."""
+        log = place / "harness.log"
+        with log.open("a", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(error)))
+        return log
 
     def relative(self, file: Path) -> str:
         return file.relative_to(self.path).as_posix()

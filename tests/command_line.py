@@ -30,6 +30,18 @@ def harness(*words, cwd, env=None, timeout=120):
     )
 
 
+def harness_within(program, *words, cwd, timeout=120):
+    """The command line, run by a Python program that prepares a fault in the harness itself."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
 def faulty(name, *options, fast=True):
     return (f"+path={name}", *(FAST if fast else ()), *options, "--config-dir", str(FAULTY))
 

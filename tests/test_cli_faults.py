@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.command_line import (
     environment,
     faulty,
     harness,
+    harness_within,
     info_of,
     only_run,
     processes_of,
@@ -150,7 +152,7 @@ def test_failed_requests_are_a_flag_that_nobody_overlooks(load, tmp_path):
     assert record.checks["success"].ok is False
     assert "requests failed; the first: http_error (scripted failure)" in record.checks["success"].detail
     assert "check success" in done.stdout and "scripted failure" in done.stdout
-    assert "check success failed" in done.stderr
+    assert re.search(r"OK check success.* failed", done.stderr)
     assert "scripted failure" in (only_run(tmp_path) / "report.html").read_text()
 
 
@@ -178,3 +180,68 @@ def test_accounts_that_do_not_agree_make_a_cell_invalid(path, words, tmp_path):
     assert done.returncode == 6, done.stderr
     (record,) = records_of(tmp_path)
     assert record.state == CellState.INVALID and words in record.reason and not record.metrics
+
+
+FAIL_ONCE = """
+import sys
+from harness import recording, run
+from harness.__main__ import main
+
+original, calls = {target}, []
+def fail_once(*args, **keywords):
+    calls.append(1)
+    if len(calls) == 1:
+        raise {error}
+    return original(*args, **keywords)
+
+{target} = fail_once
+sys.exit(main(sys.argv[1:]))
+"""
+
+CONTRADICTORY_TIMES = """
+import sys
+from harness import metrics, request_times, requests_table
+from harness.__main__ import main
+
+def contradict(measurement):
+    raise request_times.MeasurementError("negative time")
+
+metrics.derive = requests_table.derive = contradict
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("target", ["recording.summarize", "run.run_load", "run.EngineProcess"])
+def test_a_fault_of_the_harness_costs_one_cell(target, tmp_path):
+    program = FAIL_ONCE.format(target=target, error="RuntimeError('injected fault')")
+    done = harness_within(program, "+path=scripted", *FAST, "concurrency=1,2", cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    bad, good = records_of(tmp_path)
+    assert bad.state == CellState.FAILED and "RuntimeError: injected fault" in bad.reason
+    log = (only_run(tmp_path) / bad.log).read_text()
+    assert log.startswith("Traceback") and "RuntimeError: injected fault" in log
+    assert good.state == CellState.OK and good.metrics["out_tps"].value > 0
+    assert (only_run(tmp_path) / "report.html").is_file() and info_of(tmp_path).exit_code == 5
+    assert processes_of(tmp_path) == []
+
+
+def test_a_fault_after_the_row_was_written_keeps_the_row(tmp_path):
+    """Requests that cannot be written: the record stands, the exit code says that something is missing."""
+    program = FAIL_ONCE.format(target="run.RequestsWriter.add", error="OSError('disk full')")
+    done = harness_within(program, "+path=scripted", *FAST, "concurrency=1,2", cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    first, second = records_of(tmp_path)
+    assert (first.state, second.state) == (CellState.OK, CellState.OK)
+    assert "disk full" in done.stderr
+    rows = read_requests(only_run(tmp_path)).to_pylist()
+    assert {row["cell_id"] for row in rows} == {second.cell_id}
+
+
+def test_contradictory_times_are_an_invalid_row(tmp_path):
+    done = harness_within(CONTRADICTORY_TIMES, "+path=scripted", *FAST, "concurrency=1,2", cwd=tmp_path)
+    assert done.returncode == 6, done.stderr
+    records = records_of(tmp_path)
+    assert [record.state for record in records] == [CellState.INVALID] * 2
+    assert records[0].reason == "contradictory times: negative time"
+    assert "its requests are not in requests.parquet: negative time" in done.stderr
+    assert (only_run(tmp_path) / "report.html").is_file()

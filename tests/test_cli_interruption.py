@@ -9,9 +9,11 @@ import pytest
 from harness.records import CellState, read_records
 from harness.requests_table import read_requests
 from tests.command_line import (
+    FAST,
     command,
     environment,
     faulty,
+    harness_within,
     info_of,
     only_run,
     processes_of,
@@ -77,3 +79,50 @@ def test_engine_does_not_outlive_a_killed_harness(fault, tmp_path):
     wait_until(lambda: not processes_of(tmp_path))
     records, _ = read_records(only_run(tmp_path) / "records.jsonl")
     assert records[0].state == CellState.OK
+
+
+INTERRUPTED_WHILE_SAVING = """
+import os, signal, sys
+import harness.run_folder
+from harness.records import append_record
+from harness.__main__ import main
+
+def append_slowly(path, record):
+    os.kill(os.getpid(), signal.SIGINT)
+    append_record(path, record)
+    os.kill(os.getpid(), signal.SIGINT)
+
+harness.run_folder.append_record = append_slowly
+sys.exit(main(sys.argv[1:]))
+"""
+
+INTERRUPTED_AFTER_THE_LOAD = """
+import os, signal, sys
+import harness.run
+from harness.client import load
+from harness.__main__ import main
+
+drive = load._Load.drive
+def drive_and_be_interrupted(self):
+    drive(self)
+    os.kill(os.getpid(), signal.SIGINT)
+
+load._Load.drive = drive_and_be_interrupted
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("program", [INTERRUPTED_WHILE_SAVING, INTERRUPTED_AFTER_THE_LOAD])
+def test_a_finished_measurement_survives_an_interruption(program, tmp_path):
+    """Ctrl-C between the end of a load and its row, twice while the row is written, and during the report."""
+    done = harness_within(program, "+path=scripted", *FAST, "concurrency=1,2", cwd=tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    first, second = records_of(tmp_path)  # raises for a duplicate row
+    assert first.state == CellState.OK and first.metrics["out_tps"].value > 0
+    assert second.state == CellState.SKIPPED and "before this cell" in second.reason
+    rows = read_requests(only_run(tmp_path)).to_pylist()
+    assert {row["cell_id"] for row in rows} == {first.cell_id}
+    assert info_of(tmp_path).exit_code == 130
+    assert (only_run(tmp_path) / "report.html").is_file()
+    assert processes_of(tmp_path) == []

@@ -52,6 +52,7 @@ class Ledger:
         self._errors: dict[int, str] = {}
         self._frames: list[_Frame] = []
         self.rows = 0
+        self._stamped = 0  # rows with a time of sending; an interruption may leave some without
         self.occupied = 0  # requests that hold a slot
         self.sent = dict.fromkeys(Phase, 0)
         self.running = dict.fromkeys(Phase, 0)  # sent and not ended
@@ -87,6 +88,7 @@ class Ledger:
         """All rows from `start` on leave now."""
         for name in ("sent_ns", "heard_ns"):
             self._columns[name][start : self.rows] = sent_ns
+        self._stamped = self.rows
 
     def absorb(self, read_ns: int, events: StepEvents) -> int:
         """Enter one frame; returns how many slots it freed. Raises EngineDied for an impossible frame."""
@@ -166,10 +168,11 @@ class Ledger:
         return int(self._columns["ended_ns"][rows].min()) if rows.size else None
 
     def requests(self) -> RequestColumns:
-        """Copies of the columns, so that the ledger may grow on."""
+        """Copies of the columns of all requests that were sent, so that the ledger may grow on."""
+        sent = self._stamped
         wanted = RequestColumns.__dataclass_fields__.keys() & self._columns.keys()
-        columns = {name: self._columns[name][: self.rows].copy() for name in wanted}
-        return RequestColumns(**columns, prompt_hash=tuple(self._hashes), errors=dict(self._errors))
+        columns = {name: self._columns[name][:sent].copy() for name in wanted}
+        return RequestColumns(**columns, prompt_hash=tuple(self._hashes[:sent]), errors=dict(self._errors))
 
     def events(self) -> EventColumns:
         sizes = [len(frame.rows) for frame in self._frames]

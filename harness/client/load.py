@@ -12,7 +12,7 @@ import gc
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from harness.client.endpoint import Endpoint, EngineDied
 from harness.client.ledger import Ledger, Ticket
@@ -42,11 +42,12 @@ class LoadInterrupted(EngineDied):
 
 
 class LoadCancelled(KeyboardInterrupt):
-    """Ctrl-C during the load. `measurement` holds what had arrived."""
+    """Ctrl-C during the load. `measurement` holds what had arrived; `finished`: that is everything."""
 
-    def __init__(self, measurement: Measurement) -> None:
+    def __init__(self, measurement: Measurement, *, finished: bool) -> None:
         super().__init__()
         self.measurement = measurement
+        self.finished = finished
 
 
 def run_load(
@@ -56,20 +57,22 @@ def run_load(
     *,
     on_progress: OnProgress | None = None,
     clock: Clock = time.perf_counter_ns,
+    interruptions: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Measurement:
     """Warm up, measure, drain. Every request has ended when this returns, so its ids may be used again.
 
     Raises LoadInterrupted (an EngineDied) and LoadCancelled (a KeyboardInterrupt), both with the partial
-    measurement. `clock` must be the clock that the endpoint stamps with.
+    measurement. `clock` must be the clock that the endpoint stamps with. `interruptions` surrounds the
+    part in which Ctrl-C may be raised, for a caller that defers it.
     """
     load = _Load(endpoint, prompts, spec, on_progress, clock)
     try:
-        with _quiet_collector():
+        with _quiet_collector(), interruptions():
             load.drive()
     except EngineDied as error:
         raise LoadInterrupted(error.kind, error.reason, load.close(Cut.DISCONNECT)) from error
     except KeyboardInterrupt as interrupt:
-        raise LoadCancelled(load.close(Cut.CANCELLED)) from interrupt
+        raise LoadCancelled(load.close(Cut.CANCELLED), finished=load.finished) from interrupt
     return load.close(Cut.CANCELLED)
 
 
@@ -104,6 +107,7 @@ class _Load:
         self._ledger = Ledger(spec.first_request_id)
         self._snapshots: dict[str, Snapshot] = {}
         self._aborted: str | None = None
+        self.finished = False
         self._watched_ns = self._reported_ns = self._heard_ns = 0
         for phase in Phase:
             self._fill_stock(phase, spec.concurrency or 16)
@@ -131,6 +135,7 @@ class _Load:
         self._snapshot("after")
         if "window_start" in self._snapshots:  # the last frame ended both the window and the load
             self._snapshots.setdefault("window_end", self._snapshots["after"])
+        self.finished = True
 
     def _wait_s(self) -> float:
         wait = self._pacer.wait_ns(self._clock())

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import gc
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from harness.client.endpoint import EngineDied
+from harness.client.ledger import Ledger
 from harness.client.load import LoadCancelled, LoadInterrupted, run_load
 from harness.measurement import Cut, Phase
 from harness.metrics import summarize
@@ -179,6 +181,38 @@ def test_ctrl_c_leaves_what_had_arrived_and_restores_the_collector():
     assert isinstance(caught.value, KeyboardInterrupt)
     assert gc.isenabled()
     assert summarize(caught.value.measurement, gpus=1)[2]["cancelled"] == 3
+
+
+def test_a_request_that_was_opened_but_not_sent_leaves_no_row():
+    endpoint, booked = FakeEndpoint(staggered), []
+
+    def interrupted_between(ledger, start, sent_ns):
+        booked.append(ledger.rows)
+        if len(booked) == 3:
+            raise KeyboardInterrupt
+        stamp(ledger, start, sent_ns)
+
+    stamp = Ledger.stamp
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(LoadCancelled) as caught:
+        patch.setattr(Ledger, "stamp", interrupted_between)
+        drive(endpoint, concurrency=3, measure_s=10)
+    requests = caught.value.measurement.requests
+    assert len(requests) == len(requests.prompt_hash) == booked[1] < booked[2]
+    assert (requests.sent_ns > 0).all()
+    assert not caught.value.finished
+
+
+def test_an_interruption_after_the_last_answer_finds_a_finished_load():
+    @contextmanager
+    def late():
+        yield
+        raise KeyboardInterrupt
+
+    endpoint = FakeEndpoint(staggered)
+    with pytest.raises(LoadCancelled) as caught:
+        run_load(endpoint, prompts(), spec(osl=4), clock=endpoint.clock, interruptions=late)
+    assert caught.value.finished
+    assert list(summarize(caught.value.measurement, gpus=1)[2]) == ["ok"]
 
 
 def test_the_collector_rests_during_the_load_only():
