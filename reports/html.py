@@ -5,6 +5,7 @@ write_report(Path("results/20260101-120000-ab12"))
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,10 +147,10 @@ def _by_launch(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def _launch(records: Sequence[Record]) -> Launch:
-    """A launch as its latest record saw it: call counts grow while the engine lives."""
+    """A launch as its latest record saw it, with the steps and calls of all its cells."""
     last = next((record for record in reversed(records) if record.effective), records[-1])
     startup = next((record.startup for record in records if record.startup), None)
-    effective = last.effective
+    effective = _over_cells(records, last.effective)
     kernels = (effective or {}).get("kernels") or {}
     return Launch(
         launch_id=last.launch_id,
@@ -164,6 +165,23 @@ def _launch(records: Sequence[Record]) -> Launch:
         scale_warning=(effective or {}).get("k_scale_origin") == WARNING_ORIGIN,
         startup={key: _quantity(key, value) for key, value in (startup or {}).items()},
     )
+
+
+def _over_cells(records: Sequence[Record], last: dict[str, Any] | None) -> dict[str, Any] | None:
+    """`last`, with steps and kernel calls summed: each record counts those of its own cell."""
+    if last is None:
+        return None
+    steps: Counter[str] = Counter()
+    kernels: dict[str, Counter[str]] = {}
+    for record in records:
+        ran = record.effective or {}
+        steps.update(ran.get("graph_modes") or {})
+        for op, calls in (ran.get("kernels") or {}).items():
+            kernels.setdefault(op, Counter()).update(calls)
+    return last | {
+        "graph_modes": dict(steps),
+        "kernels": {op: dict(calls) for op, calls in kernels.items()},
+    }
 
 
 def _calls(implementations: Mapping[str, int]) -> str:

@@ -172,6 +172,13 @@ def test_a_launch_is_shown_once(page, record, failed):
     assert startup[1][2] == "— start-up did not finish"
 
 
+def test_calls_of_a_launch_are_the_sum_of_its_cells(page, record):
+    ran = [{"kernels": {"rope": {"cpp": n, "torch": 0}}, "graph_modes": {"FULL": n}} for n in (3, 40)]
+    root = page([record(i, launch_id="L0", cell_id=f"{i}", effective=one) for i, one in enumerate(ran)])
+    assert ["rope", "cpp 43"] in rows_of(root.by_id("proof"))
+    assert "FULL: 43" in root.by_id("proof").text
+
+
 def test_cell_section_reproduces_the_cell(page, record):
     cell = page([record(0)]).by_id("cell-0")
     assert cell.all("pre")[0].text == "python -m harness path=dsa_mrv2 concurrency=1"
