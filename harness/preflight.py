@@ -15,7 +15,7 @@ from harness.measurement import LoadSpec
 from harness.memory import needed_bytes
 from harness.plan import Launch
 from harness.workload import PromptSource, make_dataset, make_source
-from harness.workload.dataset import Dataset
+from harness.workload.dataset import Dataset, DatasetSource
 from paths import registry
 from paths.api import Description, Unsupported, UserError
 
@@ -35,10 +35,11 @@ def describe_path(cell: Cell, sys_path: Sequence[str]) -> Description | Unsuppor
 
 @dataclass(kw_only=True)
 class Workloads:
-    """Prompts of the cells of one launch; a data set is shared, so that no prompt is used twice."""
+    """Prompts of the cells of one launch. Cells with one data set get a part of it each."""
 
     cells: Sequence[Cell]
     _datasets: dict[str, Dataset] = field(default_factory=dict)
+    _sent: set[str] = field(default_factory=set)  # hashes of the data set prompts that the engine was sent
 
     def check(self) -> None:
         """Raises UserError for anything that `source` would raise it for."""
@@ -57,9 +58,14 @@ class Workloads:
             salt=[cell.cell_id],
             hf_config=engine.model.hf_config,
             tokenizer=tokenizer,
-            dataset=self._dataset(cell, tokenizer) if workload.kind == "dataset" else None,
-            max_model_len=engine.max_model_len,
+            dataset=self._part(cell, tokenizer) if workload.kind == "dataset" else None,
         )
+
+    def _part(self, cell: Cell, tokenizer: Path | None) -> DatasetSource:
+        file = cell.config.workload.file
+        sharing = [other.cell_id for other in self.cells if other.config.workload.file == file]
+        dataset = self._dataset(cell, tokenizer)
+        return DatasetSource(dataset.part(sharing.index(cell.cell_id), len(sharing)), self._sent)
 
     def _dataset(self, cell: Cell, tokenizer: Path | None) -> Dataset:
         file = Path(cell.config.workload.file or "").expanduser().resolve()

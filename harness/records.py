@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 SCHEMA_VERSION = "1.0.0"
 METRIC_DEF_VERSION = "1"
-WORKLOAD_VERSION = "1"
+WORKLOAD_VERSION = "2"
 
 
 class RecordError(Exception):

@@ -107,6 +107,7 @@ class _Load:
         self._ledger = Ledger(spec.first_request_id)
         self._snapshots: dict[str, Snapshot] = {}
         self._aborted: str | None = None
+        self._repeated = 0  # prompts that the engine had been sent before
         self.finished = False
         self._watched_ns = self._reported_ns = self._heard_ns = 0
         for phase in Phase:
@@ -156,6 +157,7 @@ class _Load:
         self._ledger.stamp(row, now)
         self._endpoint.submit(requests)
         self._pacer.note(now, self._ledger)
+        self._repeated += self._prompts.mark_sent(prompts)
         for phase in {ticket.phase for ticket in tickets}:  # the engine is busy now: draw the next prompts
             self._fill_stock(phase, min(_STOCK, len(tickets)))
 
@@ -229,6 +231,6 @@ class _Load:
         )
         return Measurement(
             spec=self._spec, exact_lengths=self._prompts.exact_lengths, requests=self._ledger.requests(),
-            events=self._ledger.events(), times=times, repeated_prompts=self._prompts.repeated,
+            events=self._ledger.events(), times=times, repeated_prompts=self._repeated,
             aborted=self._aborted, **self._snapshots,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Workloads: what is asked, and when. `Workload` belongs to one engine, a source to one cell on it."""
+"""Workloads: what is asked, and when. A data set belongs to one engine, a source to one cell on it."""
 
 from __future__ import annotations
 
@@ -27,23 +27,19 @@ def make_source(
     salt: Sequence[str],
     hf_config: Mapping[str, Any],
     tokenizer: Path | None = None,
-    dataset: Dataset | None = None,
-    max_model_len: int | None = None,
+    dataset: DatasetSource | None = None,
 ) -> PromptSource:
-    """Prompts of one cell. `salt` names run, launch and cell, so that no cell repeats another one's prompts.
+    """Prompts of one cell. `salt` names the cell, so that no cell repeats another one's random prompts and
+    both arms of a cell get the same ones; of a data set the cell has a part to itself, `dataset`.
 
-    Cells of one launch share the `dataset` (see `make_dataset`) and so continue in it. Raises UserError.
+    Raises UserError.
     """
     if kind == "dataset":
         if dataset is None:
             raise UserError("workload=dataset needs workload.file=FILE.jsonl")
-        return DatasetSource(dataset)
+        return dataset
     if kind != "random":
         raise UserError(f"workload kind {kind!r} is unknown; known: {', '.join(KINDS)}")
-    if max_model_len is not None and isl + osl > max_model_len:
-        raise UserError(
-            f"isl={isl} + osl={osl} exceed the model's limit of {max_model_len} tokens; lower isl or osl"
-        )
     special = special_ids(hf_config) | (_added_special_ids(tokenizer) if tokenizer else frozenset())
     return RandomSource(
         ids=allowed_ids(_vocab_size(hf_config), special), isl=isl, osl=osl, seed=seed, salt=salt

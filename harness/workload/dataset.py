@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.measurement import Phase
-from harness.workload.source import Prompt, prompt_hash, seeded
+from harness.workload.source import Prompt, count_repeated, prompt_hash, seeded
 from paths.api import UserError
 
 Encode = Callable[[str], Sequence[int]]
@@ -19,47 +19,47 @@ _KEYS = ("prompt", "prompt_ids", "max_tokens")
 
 
 class Dataset:
-    """A file of prompts, in an order shuffled by the seed, shared by all cells of one engine.
-
-    Measured prompts are taken from the front and warm-up prompts from the back, so that the measured ones do
-    not depend on the length of the warm-up. Only a used-up file is begun again, and that is counted.
-    """
+    """A file of prompts, in an order shuffled by the seed."""
 
     def __init__(self, prompts: Sequence[Prompt], *, seed: int = 0) -> None:
         if not prompts:
             raise UserError("the data set has no prompts; it needs at least one line")
         order = seeded(seed, ("dataset",)).permutation(len(prompts))
         self._prompts = [prompts[i] for i in order]
-        self._taken = dict.fromkeys(Phase, 0)
-        self._used: set[str] = set()
 
-    def take(self, n: int, phase: Phase) -> tuple[list[Prompt], int]:
-        """The next n prompts of a phase and how many of them had been handed out before."""
+    def part(self, index: int, count: int) -> list[Prompt]:
+        """Part `index` of `count` equal parts, disjoint as long as there is a prompt for each of them."""
+        total = len(self._prompts)
+        if total < count:
+            return [self._prompts[index % total]]
+        return self._prompts[index * total // count : (index + 1) * total // count]
+
+
+class DatasetSource:
+    """The prompts of one cell: its part of the data set. Answers end when the model ends them.
+
+    Which part depends on the cell's place among the cells of its launch, never on how fast others were, so
+    both arms of a cell get the same prompts. Measured prompts are taken from the front and warm-up prompts
+    from the back, so that the measured ones do not depend on the length of the warm-up. A part that is used
+    up is begun again. `sent` holds what the engine was sent by any cell.
+    """
+
+    exact_lengths = False
+
+    def __init__(self, prompts: Sequence[Prompt], sent: set[str] | None = None) -> None:
+        self._prompts = prompts
+        self._sent = set() if sent is None else sent
+        self._taken = dict.fromkeys(Phase, 0)
+
+    def next(self, n: int, *, phase: Phase = Phase.MEASURED) -> list[Prompt]:
         start, total = self._taken[phase], len(self._prompts)
         self._taken[phase] = start + n
         step = 1 if phase is Phase.MEASURED else -1
         first = 0 if phase is Phase.MEASURED else total - 1
-        chosen = [self._prompts[(first + step * (start + i)) % total] for i in range(n)]
-        repeated = 0
-        for prompt in chosen:
-            repeated += prompt.hash in self._used  # also when two lines of the file are equal
-            self._used.add(prompt.hash)
-        return chosen, repeated
+        return [self._prompts[(first + step * (start + i)) % total] for i in range(n)]
 
-
-class DatasetSource:
-    """The prompts of one cell out of a shared Dataset. Answers end when the model ends them."""
-
-    exact_lengths = False
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self.repeated = 0
-
-    def next(self, n: int, *, phase: Phase = Phase.MEASURED) -> list[Prompt]:
-        prompts, repeated = self._dataset.take(n, phase)
-        self.repeated += repeated
-        return prompts
+    def mark_sent(self, prompts: Sequence[Prompt]) -> int:
+        return count_repeated(prompts, self._sent)
 
 
 def load_dataset(

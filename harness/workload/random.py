@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.measurement import Phase
-from harness.workload.source import Prompt, prompt_hash, seeded
+from harness.workload.source import Prompt, count_repeated, prompt_hash, seeded
 from paths.api import UserError
 
 _REDRAWS = 20  # attempts to find a prompt that was not used; short prompts over few ids may run out
@@ -46,8 +46,11 @@ class RandomSource:
             raise UserError(f"isl={isl}: a prompt needs at least 1 token")
         self._ids, self._isl, self._osl = ids, isl, osl
         self._streams = {phase: seeded(seed, (*salt, phase.name)) for phase in Phase}
-        self._used: set[str] = set()
-        self.repeated = 0
+        self._drawn: set[str] = set()
+        self._sent: set[str] = set()
+
+    def mark_sent(self, prompts: Sequence[Prompt]) -> int:
+        return count_repeated(prompts, self._sent)
 
     def next(self, n: int, *, phase: Phase = Phase.MEASURED) -> list[Prompt]:
         stream = self._streams[phase]
@@ -57,10 +60,9 @@ class RandomSource:
     def _unused(self, row: npt.NDArray[np.int32], stream: np.random.Generator) -> Prompt:
         key = prompt_hash(row)
         for _ in range(_REDRAWS):
-            if key not in self._used:
+            if key not in self._drawn:
                 break
             row = self._ids[stream.integers(0, len(self._ids), size=self._isl)]
             key = prompt_hash(row)
-        self.repeated += key in self._used
-        self._used.add(key)
+        self._drawn.add(key)
         return Prompt(row, self._osl, key)

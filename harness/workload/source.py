@@ -31,12 +31,20 @@ class PromptSource(Protocol):
 
     exact_lengths: bool  # every answer must have exactly max_tokens tokens
 
-    @property
-    def repeated(self) -> int:
-        """Prompts handed out that had been handed out before."""
+    def mark_sent(self, prompts: Sequence[Prompt]) -> int:
+        """These leave now; returns how many of them the engine had been sent before."""
 
     def next(self, n: int, *, phase: Phase = Phase.MEASURED) -> list[Prompt]:
         """The next n prompts of a phase."""
+
+
+def count_repeated(prompts: Sequence[Prompt], sent: set[str]) -> int:
+    """How many of `prompts` are in `sent` (hashes), or twice among themselves; adds them to it."""
+    repeated = 0
+    for prompt in prompts:
+        repeated += prompt.hash in sent
+        sent.add(prompt.hash)
+    return repeated
 
 
 def prompt_hash(ids: npt.NDArray[np.int32]) -> str:

@@ -12,7 +12,9 @@ from harness.client.load import LoadCancelled, LoadInterrupted, run_load
 from harness.measurement import Cut, Phase
 from harness.metrics import summarize
 from harness.window import steady_window
+from harness.workload.dataset import DatasetSource
 from harness.workload.random import RandomSource, allowed_ids
+from harness.workload.source import Prompt
 from paths.api import FinishReason, UserError
 from tests.harness.fake_endpoint import MS, Answer, FakeEndpoint, steady
 from tests.harness.measurements import spec
@@ -84,6 +86,16 @@ def test_warm_up_is_one_wave_and_hands_over_without_draining():
     # between the first send and the end of issuing, every end is answered by a send at once
     issued = measurement.times.issued_ns
     assert (starts[7:] == ends[ends < issued][: len(starts) - 7]).all()
+
+
+def test_prompts_in_stock_are_not_counted_as_sent():
+    """A data set with exactly as many prompts as are sent is not used up, whatever was drawn ahead."""
+    part = [Prompt(np.array([i], dtype=np.int32), 4, f"{i}") for i in range(6)]
+    measurement = drive(FakeEndpoint(steady(1, 1)), source=DatasetSource(part), concurrency=2, num_prompts=4)
+    assert len(measurement.requests) == 6
+    assert summarize(measurement, gpus=1)[1]["unique_prompts"].ok is True
+    more = drive(FakeEndpoint(steady(1, 1)), source=DatasetSource(part), concurrency=2, num_prompts=5)
+    assert summarize(more, gpus=1)[1]["unique_prompts"].ok is False
 
 
 def test_warm_up_lasts_as_long_as_asked():

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from harness.measurement import Phase
+from harness.plan import build_plan
+from harness.preflight import Workloads
 from harness.workload import make_dataset, make_source
-from harness.workload.dataset import Dataset, load_dataset
+from harness.workload.dataset import Dataset, DatasetSource, load_dataset
 from harness.workload.random import RandomSource, allowed_ids, special_ids
 from harness.workload.source import Prompt, prompt_hash
 from paths.api import UserError
+from tests.harness.cells import make_cells
 
 HF = {"vocab_size": 100, "bos_token_id": 0, "eos_token_id": [1, 2], "pad_token_id": None}
 
@@ -79,14 +82,18 @@ def test_prompt_space_that_runs_out_is_counted_not_endless():
     small = RandomSource(ids=allowed_ids(4, [0]), isl=1, osl=1, seed=0)
     prompts = small.next(10)
     assert len({p.hash for p in prompts}) == 3
-    assert small.repeated == 7
+    assert small.mark_sent(prompts[:5]) + small.mark_sent(prompts[5:]) == 7
+
+
+def test_prompts_that_are_drawn_and_never_sent_are_not_repeated():
+    small = RandomSource(ids=allowed_ids(4, [0]), isl=1, osl=1, seed=0)
+    assert small.mark_sent(small.next(10)[:1]) == 0
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"isl": 0}, "isl=0: a prompt needs at least 1 token"),
-        ({"isl": 60, "osl": 41, "max_model_len": 100}, "isl=60 . osl=41 exceed the model's limit of 100"),
         ({"kind": "poem"}, "workload kind 'poem' is unknown; known: random, dataset"),
         ({"kind": "dataset"}, "needs workload.file=FILE"),
         ({"hf_config": {}}, "vocab_size=None in the model's config"),
@@ -112,32 +119,60 @@ def dataset(file, **changes) -> Dataset:
 
 def test_dataset_takes_text_ids_and_max_tokens(tmp_path):
     file = write(tmp_path, {"prompt": "abc"}, "", {"prompt_ids": [4, 5], "max_tokens": 3})
-    prompts, repeated = dataset(file).take(2, Phase.MEASURED)
+    prompts = dataset(file).part(0, 1)
     assert sorted((p.ids.tolist(), p.max_tokens) for p in prompts) == [([4, 5], 3), ([97, 98, 99], 16)]
-    assert repeated == 0
 
 
-def test_dataset_cells_go_on_where_the_last_one_stopped(tmp_path):
-    file = write(tmp_path, *({"prompt_ids": [i]} for i in range(10)))
-    shared = dataset(file, seed=3)
-    first, second = (make_source(**arguments(shared)) for _ in range(2))
-    seen = ids(first.next(3) + second.next(4)) + ids(second.next(3, phase=Phase.WARMUP))
-    assert sorted(seen) == [[i] for i in range(10)]
-    assert (first.repeated, second.repeated) == (0, 0)
+def test_dataset_cells_have_parts_to_themselves(tmp_path):
+    shared = dataset(write(tmp_path, *({"prompt_ids": [i]} for i in range(11))), seed=3)
+    parts = [shared.part(index, 3) for index in range(3)]
+    assert [len(part) for part in parts] == [3, 4, 4]
+    assert sorted(ids([prompt for part in parts for prompt in part])) == [[i] for i in range(11)]
+    first, second = (make_source(**arguments(DatasetSource(part))) for part in parts[:2])
     assert not first.exact_lengths
-    again = dataset(file, seed=3)
-    assert ids(again.take(7, Phase.MEASURED)[0]) == seen[:7]  # however long the warm-up was
-    second.next(1)
-    assert second.repeated == 1
+    first.next(100)  # however fast another cell was
+    second.next(2, phase=Phase.WARMUP)  # however long the warm-up was
+    assert ids(second.next(1) + second.next(3)) == ids(parts[1])
 
 
-def arguments(shared):
-    return {"kind": "dataset", "isl": 1, "osl": 16, "seed": 0, "salt": (), "hf_config": HF, "dataset": shared}
+def test_more_cells_than_prompts_share_them_and_it_shows(tmp_path):
+    shared, sent = dataset(write(tmp_path, {"prompt_ids": [1]}, {"prompt_ids": [2]})), set()
+    sources = [DatasetSource(shared.part(index, 3), sent) for index in range(3)]
+    assert [source.mark_sent(source.next(1)) for source in sources] == [0, 0, 1]
+
+
+def test_a_part_that_is_used_up_begins_again_and_it_shows(tmp_path):
+    part = dataset(write(tmp_path, *({"prompt_ids": [i]} for i in range(3)))).part(0, 1)
+    source = DatasetSource(part)
+    assert source.mark_sent(source.next(3)) == 0
+    again = source.next(2)
+    assert ids(again) == ids(part[:2]) and source.mark_sent(again) == 2
+
+
+def arguments(source):
+    return {"kind": "dataset", "isl": 1, "osl": 16, "seed": 0, "salt": (), "hf_config": HF, "dataset": source}
 
 
 def test_equal_lines_count_as_repeated(tmp_path):
-    shared = dataset(write(tmp_path, {"prompt_ids": [1]}, {"prompt_ids": [1]}))
-    assert shared.take(2, Phase.MEASURED)[1] == 1
+    source = DatasetSource(dataset(write(tmp_path, {"prompt_ids": [1]}, {"prompt_ids": [1]})).part(0, 1))
+    assert source.mark_sent(source.next(2)) == 1
+
+
+def test_both_arms_of_a_dataset_cell_get_the_same_prompts(tmp_path):
+    """The arms' engines have different speeds, so each takes another number of prompts."""
+    file = write(tmp_path, *({"prompt_ids": [i]} for i in range(10)))
+    words = ("workload=dataset", f"workload.file={file}", "concurrency=1,2")
+    launches, _ = build_plan(make_cells("+path=scripted", "path.options.gap_ms=1,2", *words))
+    taken = {}
+    for speed, launch in enumerate(launches, start=1):
+        prompts = Workloads(cells=launch.cells)
+        for cell in launch.cells:
+            drawn = prompts.source(cell).next(2 * speed)
+            taken.setdefault(cell.cell_id, []).append(ids(drawn)[:2])
+    assert len(launches) == len(taken) == 2
+    assert all(one == other for one, other in taken.values())
+    one, other = taken.values()
+    assert one[0] != other[0]
 
 
 @pytest.mark.parametrize(
