@@ -20,7 +20,12 @@ class Progress:
         self._cells = cells
         self._done = 0
         self._live = Bar(
-            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=err, transient=True
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=err,
+            transient=True,
+            auto_refresh=False,  # its thread would take the interpreter away from the client that measures
         )
         self._task = self._live.add_task("starting", total=None)
 
@@ -59,4 +64,6 @@ class Progress:
 
     def _show(self, text: str, fraction: float | None) -> None:
         total = None if fraction is None else 1.0
-        self._live.update(self._task, description=escape(text), total=total, completed=fraction or 0.0)
+        self._live.update(
+            self._task, description=escape(text), total=total, completed=fraction or 0.0, refresh=True
+        )
