@@ -11,15 +11,13 @@ from harness.measurement import Measurement, Phase
 from harness.percentiles import percentile
 from harness.records import Check
 from harness.request_times import Bools, RequestTimes
-from harness.schedule import achieved_rate, client_lag_ms, measured_seconds
+from harness.schedule import achieved_rate, client_lag_ms, client_read_lag_ms, measured_seconds
 from harness.statuses import BROKEN_LENGTH, CODE, STATUSES, Status
 from harness.window import Window
 
 WINDOW_SHARE = 0.60  # of the measured phase
 GENERATIONS = 2.0  # requests that each slot completes within the window
 LITTLE_TOLERANCE = 0.05
-LAG_LIMIT_MS = 10.0
-LAG_SHARE_OF_TTFT = 0.05
 PREFIX_HIT_LIMIT = 0.01
 RATE_TOLERANCE = 0.05
 CPU_WAIT_LIMIT = 0.05  # of the window
@@ -160,14 +158,19 @@ def _little(measurement: Measurement, window: Window | None, excuse: str | None)
 
 def _client_lag(measurement: Measurement, times: RequestTimes) -> Check:
     """The client itself must not be what is measured. With few samples p99 is nearly the maximum."""
-    lag = client_lag_ms(measurement)
-    if lag.size == 0:
+    send, read = client_lag_ms(measurement), client_read_lag_ms(measurement)
+    if send.size == 0:
         return _unjudged(measurement.aborted or "no measured request was sent")
     measured = (measurement.requests.phase == Phase.MEASURED) & (times.status == CODE[Status.OK])
-    ttft = times.ttft_ms(measured)
-    limit = max(LAG_LIMIT_MS, LAG_SHARE_OF_TTFT * percentile(ttft, 50)) if ttft.size else LAG_LIMIT_MS
-    tail = percentile(lag, 99)
-    return Check(ok=tail <= limit, detail=f"p99 {tail:.3g} ms of {lag.size} requests (limit {limit:.3g} ms)")
+    ttft, limit = times.ttft_ms(measured), measurement.spec.lag_limit_ms
+    if ttft.size:
+        limit = max(limit, measurement.spec.lag_share_of_ttft * percentile(ttft, 50))
+    worst = percentile(send, 99)
+    detail = f"sent late by p99 {worst:.3g} ms ({send.size} requests)"
+    if read.size:
+        tail = percentile(read, 99)
+        worst, detail = max(worst, tail), f"{detail}, read late by p99 {tail:.3g} ms ({read.size} events)"
+    return Check(ok=worst <= limit, detail=f"{detail}, limit {limit:.3g} ms")
 
 
 def _osl(measurement: Measurement, times: RequestTimes) -> Check:

@@ -116,6 +116,9 @@ class CellConfig(_Section):
         ge=0, allow_inf_nan=False, description="seconds from 0, or null for the default"
     )
     timeout_s: float | None = Field(gt=0, allow_inf_nan=False, description="seconds above 0, or null")
+    request_timeout_s: float | None = Field(
+        gt=0, allow_inf_nan=False, description="seconds above 0, or null for no limit"
+    )
     dry_run: bool = Field(description="true or false")
     out_dir: str = Field(min_length=1, description="a folder that can be created and written")
     debug: DebugSection

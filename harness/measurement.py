@@ -52,10 +52,14 @@ class LoadSpec:
     num_prompts: int | None
     measure_s: float
     warmup_s: float
-    timeout_s: float  # of one request from send to its last token
+    timeout_s: float  # longest silence: of a request that has begun to answer, and of the engine
     osl: int
     seed: int
-    idle_timeout_s: float | None = None  # between two events of one request; None: timeout_s
+    request_timeout_s: float | None = None  # of one request from send to its last token; None: no limit
+    warmup_waves: int = 1  # requests per slot that end before the measured phase begins (closed loop)
+    min_requests: int | None = None  # measured requests, at least (closed loop); None: 2 per slot
+    lag_limit_ms: float = 10.0  # how late the client may be: the larger of this and
+    lag_share_of_ttft: float = 0.05  # this share of the median TTFT
     first_request_id: int = 0
 
     def __post_init__(self) -> None:
@@ -76,8 +80,8 @@ class LoadSpec:
                 raise UserError(f"{name}={value}: must be 0 or more seconds")
         if not 0 < self.timeout_s < math.inf:
             raise UserError(f"timeout_s={self.timeout_s}: must be above 0 seconds")
-        if self.idle_timeout_s is not None and not self.idle_timeout_s > 0:
-            raise UserError(f"idle_timeout_s={self.idle_timeout_s}: must be above 0 seconds")
+        if self.request_timeout_s is not None and not self.request_timeout_s > 0:
+            raise UserError(f"request_timeout_s={self.request_timeout_s}: must be above 0 seconds")
 
     @property
     def closed(self) -> bool:

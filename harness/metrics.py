@@ -18,7 +18,7 @@ from harness.measurement import Measurement, Phase
 from harness.percentiles import percentile, shortage
 from harness.records import Check, Metric
 from harness.request_times import NS_PER_MS, Bools, Gaps, RequestTimes, derive
-from harness.schedule import achieved_rate, client_lag_ms, measured_seconds
+from harness.schedule import achieved_rate, client_lag_ms, client_read_lag_ms, measured_seconds
 from harness.statuses import CODE, Status, count
 from harness.window import Window, steady_window
 
@@ -263,7 +263,15 @@ class _Scope:
                 1 if self.window else 0,
                 reason=self.excuse,
             ),
-        } | _distribution("client_lag", lag, excuse=None, empty=unmeasured, shows=("p99",))
+            **_distribution("client_lag", lag, excuse=None, empty=unmeasured, shows=("p99",)),
+            **_distribution(
+                "client_read_lag",
+                client_read_lag_ms(self.m),
+                excuse=None,
+                empty="no event of a measured request was read",
+                shows=("p99",),
+            ),
+        }
 
     def engine(self) -> dict[str, Metric]:
         """From the engine's counters around the window; None for an engine that could not be asked."""

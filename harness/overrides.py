@@ -14,7 +14,9 @@ from harness.errors import one_line
 from paths.api import UserError
 
 # one value per run: a sweep over them would compare nothing
-NOT_SWEPT = frozenset({"cmd", "measure_s", "warmup_s", "timeout_s", "threads", "dry_run", "out_dir"})
+NOT_SWEPT = frozenset(
+    {"cmd", "measure_s", "warmup_s", "timeout_s", "request_timeout_s", "threads", "dry_run", "out_dir"}
+)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

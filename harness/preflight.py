@@ -84,14 +84,20 @@ class Workloads:
 
 def load_spec(cell: Cell, *, first_request_id: int) -> LoadSpec:
     """The cell's load as the client takes it."""
+    concurrency, defaults = cell.config.concurrency, cell.defaults
     return LoadSpec(
-        concurrency=cell.config.concurrency,
+        concurrency=concurrency,
         request_rate=cell.config.request_rate,
         burstiness=cell.config.burstiness,
         num_prompts=cell.config.num_prompts,
         measure_s=cell.measure_s,
         warmup_s=cell.warmup_s,
         timeout_s=cell.timeout_s,
+        request_timeout_s=cell.config.request_timeout_s,
+        warmup_waves=defaults.warmup_waves,
+        min_requests=None if concurrency is None else defaults.min_requests(concurrency),
+        lag_limit_ms=defaults.lag_limit_ms,
+        lag_share_of_ttft=defaults.lag_share_of_ttft,
         osl=cell.osl,
         seed=cell.config.seed,
         first_request_id=first_request_id,

@@ -17,6 +17,13 @@ def client_lag_ms(measurement: Measurement) -> npt.NDArray[np.float64]:
     return (requests.sent_ns - requests.ready_ns)[measured] / NS_PER_MS
 
 
+def client_read_lag_ms(measurement: Measurement) -> npt.NDArray[np.float64]:
+    """Read by the client - readable in the engine, of each event of the measured requests, in ms."""
+    events = measurement.events
+    chosen = (measurement.requests.phase == Phase.MEASURED)[events.request]
+    return (events.time_ns - events.emitted_ns)[chosen] / NS_PER_MS
+
+
 def achieved_rate(measurement: Measurement) -> tuple[float | None, int]:
     """Measured requests sent per second of their schedule, and how many; None in a closed loop.
 

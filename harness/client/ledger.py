@@ -132,19 +132,21 @@ class Ledger:
         self.running[Phase.MEASURED] -= measured
         self.running[Phase.WARMUP] -= len(rows) - measured
 
-    def overdue(self, now_ns: int, *, total_ns: int, idle_ns: int) -> list[int]:
-        """Give up requests that took too long or fell silent after a first event; returns their ids."""
+    def overdue(self, now_ns: int, *, total_ns: int | None, idle_ns: int) -> list[int]:
+        """Give up requests that took too long or fell silent after a first event; returns their ids.
+
+        A request that still waits for its first event is only queued; `total_ns` None sets it no limit.
+        """
         c = {name: column[: self.rows] for name, column in self._columns.items()}
-        late = now_ns - c["sent_ns"] > total_ns
+        late = np.zeros(self.rows, dtype=bool) if total_ns is None else now_ns - c["sent_ns"] > total_ns
         silent = (c["heard_ns"] > c["sent_ns"]) & (now_ns - c["heard_ns"] > idle_ns)
         rows = np.flatnonzero((c["state"] == _ACTIVE) & (late | silent))
         for row in rows:
-            what = (
+            self._errors[int(row)] = (
                 f"no end after {total_ns / 1e9:g} s"
-                if late[row]
+                if total_ns is not None and late[row]
                 else f"idle timeout: silent for {idle_ns / 1e9:g} s"
             )
-            self._errors[int(row)] = what
         self._give_up(rows, Cut.TIMEOUT, now_ns)
         self.failures_in_a_row += len(rows)
         if len(rows):

@@ -28,7 +28,7 @@ OnProgress = Callable[[str, float], None]
 
 _POLL_S = 0.05  # longest wait for a frame; bounds how late a time-out is noticed
 _WATCH_NS = 50_000_000  # between two looks for requests that are overdue
-_PROGRESS_NS = 200_000_000
+_PROGRESS_NS = 500_000_000
 _GRACE_S = 60.0  # for the engine to acknowledge an abort, unless timeout_s is shorter
 _STOCK = 1024  # prompts kept ready, at most
 
@@ -124,6 +124,7 @@ class _Load:
         ledger, pacer = self._ledger, self._pacer
         while True:
             self._send(pacer.due(self._clock(), ledger))
+            self._watch(self._clock())  # after sending: asking for counters must not hold a free slot
             if pacer.issued_ns is not None and ledger.occupied == 0:
                 break
             for read_ns, events in self._endpoint.poll(self._wait_s()):
@@ -132,7 +133,6 @@ class _Load:
                 if freed:
                     pacer.freed(freed, read_ns)
                     pacer.note(read_ns, ledger)
-            self._watch(self._clock())
         self._snapshot("after")
         if "window_start" in self._snapshots:  # the last frame ended both the window and the load
             self._snapshots.setdefault("window_end", self._snapshots["after"])
@@ -205,8 +205,8 @@ class _Load:
     def _expire(self, now: int) -> None:
         """Abort overdue requests. An engine that does not even acknowledge that has stopped working."""
         spec = self._spec
-        total_ns = round(spec.timeout_s * 1e9)
-        idle_ns = total_ns if spec.idle_timeout_s is None else round(spec.idle_timeout_s * 1e9)
+        total_ns = None if spec.request_timeout_s is None else round(spec.request_timeout_s * 1e9)
+        idle_ns = round(spec.timeout_s * 1e9)
         overdue = self._ledger.overdue(now, total_ns=total_ns, idle_ns=idle_ns)
         if overdue:
             self._endpoint.abort(overdue)
@@ -214,7 +214,9 @@ class _Load:
         grace_ns = round(min(_GRACE_S, spec.timeout_s) * 1e9)
         if since is not None and now - max(since, self._heard_ns) > grace_ns:
             raise EngineDied(
-                "timeout", f"engine hangs: {self._ledger.occupied} requests wait, {self._ledger.last_error}"
+                "timeout",
+                f"engine hangs: it does not end {self._ledger.occupied} requests that were given up"
+                f" ({self._ledger.last_error}; timeout_s={spec.timeout_s:g})",
             )
 
     def _snapshot(self, name: str) -> None:

@@ -13,7 +13,7 @@ from harness.measurement import LoadSpec, Phase
 from harness.workload.arrival import arrival_times
 
 _WINDOW_SHARE = 0.62  # of the measured phase; the check asks for 0.60
-_GENERATIONS = 2  # each slot serves this many requests, in the measured phase and within the window
+_GENERATIONS = 2  # each slot serves this many requests within the window
 
 
 class Pacer(Protocol):
@@ -45,8 +45,8 @@ class Pacer(Protocol):
 class ClosedLoop:
     """`concurrency` requests in flight. A slot's next request leaves when its previous one has ended.
 
-    Warm-up lasts one wave and `warmup_s`; then measured requests take the slots one by one, without draining.
-    They are issued until `measure_s` have passed, two requests per slot were sent, two per slot have ended
+    Warm-up lasts `warmup_waves` and `warmup_s`; then measured requests take the slots one by one, without
+    draining. They are issued until `measure_s` have passed, `min_requests` were sent, two per slot have ended
     since the load became steady, and the steady part is most of the phase; or until num_prompts.
     """
 
@@ -54,6 +54,8 @@ class ClosedLoop:
         assert spec.concurrency is not None
         self._spec, self._start_ns = spec, start_ns
         self._slots = spec.concurrency
+        self._warm_requests = spec.warmup_waves * self._slots
+        self._least = spec.min_requests or _GENERATIONS * self._slots
         self._free = [start_ns] * self._slots  # when each free slot became free
         self._ended_at_steady = 0
         self.measured_ns: int | None = None
@@ -80,7 +82,7 @@ class ClosedLoop:
         if self.measured_ns is not None:
             return True
         ended = ledger.sent[Phase.WARMUP] - ledger.running[Phase.WARMUP]
-        return ended >= self._slots and now_ns - self._start_ns >= self._spec.warmup_s * 1e9
+        return ended >= self._warm_requests and now_ns - self._start_ns >= self._spec.warmup_s * 1e9
 
     def _enough(self, now_ns: int, ledger: Ledger) -> bool:
         issued = ledger.sent[Phase.MEASURED]
@@ -90,7 +92,7 @@ class ClosedLoop:
         phase_ns = now_ns - self.measured_ns
         return (
             phase_ns >= self._spec.measure_s * 1e9
-            and issued >= _GENERATIONS * self._slots
+            and issued >= self._least
             and self.steady_ns is not None
             and self._ended(ledger) - self._ended_at_steady >= _GENERATIONS * self._slots
             and now_ns - self.steady_ns >= _WINDOW_SHARE * phase_ns
@@ -122,12 +124,12 @@ class ClosedLoop:
         if self.measured_ns is None:
             ended = ledger.sent[Phase.WARMUP] - ledger.running[Phase.WARMUP]
             passed = (now_ns - self._start_ns) / 1e9
-            return "warm-up", _share((ended, self._slots), (passed, self._spec.warmup_s))
+            return "warm-up", _share((ended, self._warm_requests), (passed, self._spec.warmup_s))
         issued = ledger.sent[Phase.MEASURED]
         if self._spec.num_prompts is not None:
             return "measure", _share((issued, self._spec.num_prompts))
         passed = (now_ns - self.measured_ns) / 1e9
-        return "measure", _share((issued, _GENERATIONS * self._slots), (passed, self._spec.measure_s))
+        return "measure", _share((issued, self._least), (passed, self._spec.measure_s))
 
 
 def _share(*parts: tuple[float, float]) -> float:

@@ -11,6 +11,7 @@ import harness.composition
 from harness.composition import Composer, packaged_conf
 from harness.config import CellConfig, validate_cell
 from harness.overrides import expand_sweeps
+from harness.preflight import load_spec
 from paths import registry
 from paths.api import Platform, UserError
 from tests.harness.cells import make_cell, make_cells
@@ -165,6 +166,22 @@ def test_gpu_changes_sizes_only():
     assert cell.engine.device == "cuda"
 
 
+def test_the_profile_of_the_platform_reaches_the_load():
+    gpu = Platform(device="cuda", capability=(9, 0))
+    one, many = (load_spec(make_cell(f"concurrency={c}"), first_request_id=0) for c in (1, 7))
+    assert (one.warmup_waves, one.min_requests, many.min_requests) == (1, 2, 14)
+    assert (one.lag_limit_ms, one.lag_share_of_ttft) == (10.0, 0.05)
+    one, many = (load_spec(make_cell(f"concurrency={c}", platform=gpu), first_request_id=0) for c in (1, 7))
+    assert (one.warmup_waves, one.min_requests, many.min_requests) == (2, 32, 35)
+    assert (one.lag_limit_ms, one.lag_share_of_ttft) == (1.0, 0.01)
+
+
+def test_limits_of_time_reach_the_load():
+    load = load_spec(make_cell("timeout_s=7", "request_timeout_s=3"), first_request_id=0)
+    assert (load.timeout_s, load.request_timeout_s) == (7.0, 3.0)
+    assert load_spec(make_cell("timeout_s=7"), first_request_id=0).request_timeout_s is None
+
+
 def test_max_model_len_follows_the_model_down_and_not_the_sweep():
     assert {c.engine.max_model_len for c in make_cells("+path=scripted", "isl=8,4000")} == {8192}
     short = make_cell("model.hf_config.max_position_embeddings=4096")
@@ -245,7 +262,7 @@ def test_path_and_revision_belong_to_the_arm():
 
 
 def test_timeout_changes_no_identity():
-    base, other = make_cell(), make_cell("timeout_s=7")
+    base, other = make_cell(), make_cell("timeout_s=7", "request_timeout_s=9")
     assert (base.cell_id, base.arm_id, base.engine.identity()) == (
         other.cell_id,
         other.arm_id,

@@ -11,9 +11,11 @@ import pytest
 from harness.client.load import LoadInterrupted, run_load
 from harness.measurement import Phase
 from harness.metrics import summarize
+from harness.preflight import load_spec
 from harness.records import CellState, Metric, Record, RecordError, append_record, read_records
 from harness.workload.random import RandomSource, allowed_ids
 from paths.api import FinishReason, StepEvents, UserError
+from tests.harness.cells import make_cell
 from tests.harness.fake_endpoint import MS, Answer, FakeEndpoint, steady
 from tests.harness.measurements import Row, measurement, spec
 
@@ -175,16 +177,22 @@ def test_fault_023_no_hidden_queue_in_the_client():
 
 
 def test_fault_025_long_streams_pass_and_silent_ones_are_idle_timeouts():
-    slow = FakeEndpoint(steady(1000, 1000))
-    limits = {"timeout_s": 1000.0, "idle_timeout_s": 5.0}
-    assert summarize(drive(slow, osl=400, num_prompts=1, **limits), gpus=1)[2] == {"ok": 1}
+    """With the limits as the product sets them: timeout_s is a silence, never the length of an answer."""
+    cell = make_cell("timeout_s=5", "osl=400", "isl=5", "num_prompts=1", "warmup_s=0", "measure_s=0")
+    load = load_spec(cell, first_request_id=0)
+
+    def measured(endpoint):
+        prompts = RandomSource(ids=allowed_ids(2048, [0]), isl=5, osl=load.osl, seed=0)
+        return run_load(endpoint, prompts, load, clock=endpoint.clock)
+
+    assert summarize(measured(FakeEndpoint(steady(1000, 1000))), gpus=1)[2] == {"ok": 1}
 
     def falls_silent(request, number):
         if number == 0:
-            return Answer(((1000.0, 4),))
+            return Answer(((1000.0, 400),))
         return Answer(((1000.0, 1), (2000.0, 1), (3000.0, 1)), FinishReason.NONE)
 
-    silent = drive(FakeEndpoint(falls_silent), num_prompts=1, **limits)
+    silent = measured(FakeEndpoint(falls_silent))
     assert summarize(silent, gpus=1)[2] == {"timeout": 1}
     assert silent.requests.errors[1] == "idle timeout: silent for 5 s"
 

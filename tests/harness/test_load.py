@@ -138,7 +138,7 @@ def test_a_request_that_never_ends_times_out_and_frees_its_slot():
         return Answer(((5.0, 1), (10.0, 3)), ends)
 
     endpoint = FakeEndpoint(one_sticks)
-    measurement = drive(endpoint, concurrency=1, num_prompts=5, timeout_s=2.0)
+    measurement = drive(endpoint, concurrency=1, num_prompts=5, request_timeout_s=2.0)
     _, _, statuses = summarize(measurement, gpus=1)
     assert statuses == {"ok": 4, "timeout": 1}
     late = int(np.flatnonzero(measurement.requests.cut == Cut.TIMEOUT)[0])
@@ -148,6 +148,40 @@ def test_a_request_that_never_ends_times_out_and_frees_its_slot():
     assert 2_000 * MS < waited <= 2_100 * MS
 
 
+def test_a_long_queue_is_not_a_timeout():
+    """200 requests, one at a time, a second each: the last waits 3 minutes at a limit of 2 s of silence."""
+    endpoint = FakeEndpoint(lambda r, n: Answer(((500.0, 1), (1000.0, 3))), parallel=1)
+    measurement = drive(endpoint, concurrency=200, num_prompts=200, timeout_s=2.0)
+    assert summarize(measurement, gpus=1)[2] == {"ok": 200}
+
+
+def test_the_profile_says_how_much_is_sent():
+    for waves, least in ((1, 2), (2, 32), (3, 5)):
+        measurement = drive(
+            FakeEndpoint(staggered), concurrency=1, measure_s=0.0, warmup_waves=waves, min_requests=least
+        )
+        phases = measurement.requests.phase
+        assert np.count_nonzero(phases == Phase.WARMUP) == waves
+        assert np.count_nonzero(phases == Phase.MEASURED) >= least
+    assert np.count_nonzero(phases == Phase.MEASURED) < 32
+
+
+def test_asking_for_counters_holds_no_free_slot():
+    """An engine that takes 50 ms to answer: the slot that came free before is refilled first."""
+    endpoint = FakeEndpoint(staggered)
+    ask = endpoint.counters
+
+    def slow():
+        endpoint.clock.now_ns += 50 * MS
+        return ask()
+
+    endpoint.counters = slow
+    measurement = drive(endpoint, concurrency=2)
+    assert len(endpoint.snapshots) == 4
+    requests = measurement.requests
+    assert (requests.sent_ns == requests.ready_ns).all()
+
+
 def test_tokens_of_an_abandoned_request_are_not_counted():
     def stutters(request, number):
         if number != 1:
@@ -155,7 +189,7 @@ def test_tokens_of_an_abandoned_request_are_not_counted():
         return Answer(((5.0, 1), (3_000.0, 1), (3_001.0, 1), (3_002.0, 1)))
 
     endpoint = FakeEndpoint(stutters, deaf=True)  # the engine does not heed the abort and goes on
-    measurement = drive(endpoint, concurrency=2, num_prompts=8, timeout_s=2.5, idle_timeout_s=1.0)
+    measurement = drive(endpoint, concurrency=2, num_prompts=8, timeout_s=1.9)
     metrics, _, statuses = summarize(measurement, gpus=1)
     assert statuses["ok"] == metrics["requests_ok"].value
     assert int(measurement.events.tokens[measurement.events.request == 1].sum()) == 1
@@ -163,8 +197,10 @@ def test_tokens_of_an_abandoned_request_are_not_counted():
 
 def test_an_engine_that_does_not_acknowledge_an_abort_hangs():
     endpoint = FakeEndpoint(lambda r, n: Answer(((5.0, 1), (6.0, 3)), FinishReason.NONE), deaf=True)
-    with pytest.raises(LoadInterrupted, match="engine hangs: 2 requests wait, no end after 2 s") as caught:
-        drive(endpoint, concurrency=2, timeout_s=2.0)
+    with pytest.raises(
+        LoadInterrupted, match=r"engine hangs: it does not end 2 requests .*no end after 2 s"
+    ) as caught:
+        drive(endpoint, concurrency=2, request_timeout_s=2.0, timeout_s=5.0)
     assert caught.value.kind == "timeout"
     assert (caught.value.measurement.requests.cut == Cut.TIMEOUT).all()
 
@@ -333,7 +369,7 @@ def test_bursty_arrivals_keep_the_rate(burstiness):
         ({"measure_s": -1.0}, "measure_s=-1.0: must be 0 or more"),
         ({"warmup_s": float("nan")}, "warmup_s=nan: must be 0 or more"),
         ({"timeout_s": 0.0}, "timeout_s=0.0: must be above 0"),
-        ({"idle_timeout_s": 0.0}, "idle_timeout_s=0.0: must be above 0"),
+        ({"request_timeout_s": 0.0}, "request_timeout_s=0.0: must be above 0"),
     ],
 )
 def test_impossible_loads_are_refused(changes, message):

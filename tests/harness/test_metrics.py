@@ -24,6 +24,7 @@ NAMES = {
     *("e2e_sched_mean_ms", "e2e_sched_p50_ms", "e2e_sched_p90_ms", "e2e_sched_p99_ms"),
     *("queue_mean_ms", "icl_p50_ms", "icl_p99_ms", "icl_max_ms", "itl_mean_ms", "itl_p50_ms", "itl_p99_ms"),
     *("tokens_per_event", "success_rate", "client_lag_p99_ms", "achieved_rate", "prefix_hit_rate"),
+    "client_read_lag_p99_ms",
     *("cpu_s_per_token", "dsa_active_token_frac", "output_tokens", "requests_ok", "measured_s", "window_s"),
 }
 UP = {"out_tps", "out_tps_per_gpu", "total_tps", "out_tps_full", "total_tps_full", "req_per_s"}
@@ -275,6 +276,25 @@ def test_client_lag_limit_follows_ttft():
     assert "limit 50 ms" in check.detail
     rows = [Row([(i * 2000 + 100, 1)], sent=i * 2000, ready=i * 2000 - 11) for i in range(3)]
     assert summarize(measurement(*rows), gpus=1)[1]["client_lag"].ok is False
+
+
+def test_client_lag_limit_follows_the_profile():
+    rows = [Row([(i * 2000 + 150, 1)], sent=i * 2000, ready=i * 2000 - 2) for i in range(3)]
+    assert summarize(measurement(*rows), gpus=1)[1]["client_lag"].ok is True
+    gpu = spec(lag_limit_ms=1.0, lag_share_of_ttft=0.01)
+    check = summarize(measurement(*rows, load=gpu), gpus=1)[1]["client_lag"]
+    assert check.ok is False and check.detail.endswith("limit 1.5 ms")
+
+
+def test_a_client_that_reads_late_is_seen():
+    late = measurement(*[Row([(i * 2000 + 100, 1)], sent=i * 2000) for i in range(3)])
+    late.events.emitted_ns[:] -= 12 * MS
+    check = summarize(late, gpus=1)[1]["client_lag"]
+    assert check.ok is False
+    assert check.detail == (
+        "sent late by p99 0 ms (3 requests), read late by p99 12 ms (3 events), limit 10 ms"
+    )
+    assert summarize(late, gpus=1)[0]["client_read_lag_p99_ms"].n == 3
 
 
 def test_repeated_prompts_are_flagged():
