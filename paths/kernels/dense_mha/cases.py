@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from paths.kernels.cases import Call, Case, close, randn
+from paths.kernels.cases import Call, Case, close, randn, rows_far_apart
 
 SOURCES = {"float32": torch.float32, "bf16": torch.bfloat16}
 BF16, FLOAT32 = close(1e-2, 1e-2), close(1e-5, 2e-5)
@@ -35,6 +35,8 @@ def check_cases() -> list[Case]:
         wide = partial(_make, requests=[(65, 70)], source=source, heads=1, dk=256, dv=256)
         tiny = partial(_make, requests=[(17, 17), (5, 33)], source=source, heads=2, dk=40, dv=20)
         cases += [Case(f"{source}/256 wide", wide), Case(f"{source}/40 and 20 wide", tiny)]
+    apart = partial(_make, requests=[(3, 4)], source="bf16", far=True)
+    cases.append(Case("bf16/rows far apart", apart))
     full = partial(_make, requests=[(200, 300), (129, 129)], source="bf16", heads=16)
     return [*cases, Case("bf16/329 rows, 16 heads", full, slow=True)]
 
@@ -48,6 +50,7 @@ def _make(
     heads: int = 2,
     dk: int = 192,
     dv: int = 128,
+    far: bool = False,
 ) -> Call:
     """Two more query rows than the requests have, and NaN keys behind the last: both belong to nobody."""
     query_starts = torch.tensor([0, *(rows for rows, _ in requests)]).cumsum(0).int()
@@ -57,6 +60,11 @@ def _make(
     def draw(count: int, spare: int, width: int) -> torch.Tensor:
         values = randn(generator, count + spare, heads, width + 8, device=device, dtype=SOURCES[source])
         values[count:] = torch.nan
+        if far:
+            flat = values.flatten(1)
+            values = (
+                rows_far_apart(*flat.shape, flat.dtype, device).copy_(flat).unflatten(1, values.shape[1:])
+            )
         return values[..., :width]
 
     return Call(

@@ -9,8 +9,8 @@ import torch
 
 from paths.engine.batch import ForwardBatch
 from paths.kernels.batch_cases import Spans, draw_batch, draw_selection, fill_kv
-from paths.kernels.cases import Call, Case, close, randn
-from paths.kernels.mla_cache_write.cases import cache_of
+from paths.kernels.cases import Call, Case, close, randn, rows_far_apart
+from paths.kernels.mla_cache_write.cases import cache_of, far_apart
 
 KV_DTYPES = ("float32", "bf16", "fp8", "fp8_ds_mla")
 SOURCES = {"float32": torch.float32, "bf16": torch.bfloat16}
@@ -31,7 +31,12 @@ def check_cases() -> list[Case]:
     cases = [
         _case(kv_dtype, spans, source="bf16" if (rows + i) % 2 else "float32", detail=f"{rows} rows")
         for i, kv_dtype in enumerate(KV_DTYPES)
-        for rows, spans in SPANS.items()
+        for number, (rows, spans) in enumerate(SPANS.items())
+        if rows < 2 or (number + i) % 3 == 0  # every size with some of the formats
+    ]
+    cases += [
+        _case(kv_dtype, [(190, 193)], source="bf16", far=True, detail="blocks and rows far apart")
+        for kv_dtype in KV_DTYPES
     ]
     for kv_dtype in KV_DTYPES:
         one: dict[str, Any] = {"spans": [(299, 301), (64, 65)], "source": "bf16"}
@@ -81,13 +86,17 @@ def _make(
     heads: int = 5,
     latent: int = 512,
     rope: int = 64,
+    far: bool = False,
 ) -> Call:
     batch, blocks = draw_batch(generator, spans, k=k, padding=2, device=device)
     cache = cache_of(kv_dtype, blocks=blocks, device=device, latent=latent, rope=rope, k_scale=0.37)
     fill_kv(generator, cache, batch, spans, latent)
+    cache = far_apart(cache) if far else cache
     draw_selection(generator, batch, k=k)
     q = randn(generator, batch.num_tokens, heads, latent + rope + 8, device=device, dtype=SOURCES[source])
     q[-2:] = torch.nan  # a padding row may hold anything
+    if far:
+        q = rows_far_apart(*q.flatten(1).shape, q.dtype, device).copy_(q.flatten(1)).unflatten(1, q.shape[1:])
     return Call(
         args=(q[..., : latent + rope], cache, batch, k),
         kwargs={"latent": latent, "scale": 0.1},

@@ -1,4 +1,4 @@
-"""sparse_mla on Triton: checks, tiles and splits, and the launches.
+"""sparse_mla on Triton: attention over one split of the selection, and the merge of the splits.
 
 Bytes of one token row: every selected key once per block of 64 heads (1152 B in bf16, 656 B in fp8_ds_mla;
 the second block of 128 heads finds them in L2), the query and the output once. A row that is split over s
@@ -15,27 +15,212 @@ import triton.language as tl
 from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE, ForwardBatch, LayerCache
+from paths.kernels.casting import cast_to, dot, e4m3_to_f32, to_e4m3
 from paths.kernels.compile_specs import META, CompileSpec, of_cases, traced
-from paths.kernels.launching import Target, TileConfig, launch, target_of
-from paths.kernels.layouts import DS_MLA_TILE, E4M3, ds_mla_views
-from paths.kernels.sparse_mla.triton_kernels import (
-    quantize_query_kernel,
-    sparse_mla_kernel,
-    sparse_mla_merge_kernel,
-)
-from paths.kernels.tensors import check_tensor
+from paths.kernels.launching import TileConfig, launch, target_of
+from paths.kernels.sparse_mla.tiles import FORMATS, OP, check_arguments, splits_for, tiles_for, views
 
-OP = "sparse_mla"
-FORMATS = {"float32": 0, "bf16": 0, "fp8": 1, "fp8_ds_mla": 2}
-ELEMENTS = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": E4M3, "fp8_ds_mla": torch.uint8}
-MAX_HEADS = 128
-COLUMNS_PER_SPLIT = 128  # fewer are not worth a merge
-PROGRAMS = 132  # splits until about this many programs run: the tiles leave room for one per processor
+PLAIN: tl.constexpr = tl.constexpr(0)  # one number type over the whole row
+FP8: tl.constexpr = tl.constexpr(1)  # e4m3 with one scale per layer
+DS_MLA: tl.constexpr = tl.constexpr(2)  # e4m3 latent, a float32 scale per 128 values, bf16 rope
 
-# block of heads → (warps, stages, keys per step). From 64 heads up wgmma and tcgen05, below mma.sync.
-NVIDIA_TILES = {16: (8, 2, 64), 32: (8, 2, 32), 64: (8, 2, 64)}
-FLOAT32_TILE = (16, 8, 1, 16)  # heads, warps, stages, keys: no matrix instruction is IEEE
-HIP_TILE = (16, 4, 1, 16)  # 64 KiB of LDS hold no more
+
+@triton.jit
+def sparse_mla_kernel(
+    q_ptr,  # [T, H, C + R]
+    latent_ptr,  # part of the cache's rows, like the next two
+    scales_ptr,  # DS_MLA only
+    rope_ptr,
+    k_scale_ptr,  # [] float32
+    indices_ptr,  # [T, columns] int32
+    req_rows_ptr,  # [T] int32
+    table_ptr,  # [rows, blocks] int32
+    out_ptr,  # [splits, T, H, C]
+    lse_ptr,  # [splits, T, H] float32
+    q_stride_t,
+    q_stride_h,
+    indices_stride,
+    table_stride,
+    tokens,
+    heads,
+    columns,
+    splits,
+    scale,
+    C: tl.constexpr,
+    R: tl.constexpr,
+    LATENT_BLOCK: tl.constexpr,  # from block to block of the cache, and from token to token
+    LATENT_STRIDE: tl.constexpr,
+    SCALES_BLOCK: tl.constexpr,
+    SCALES_STRIDE: tl.constexpr,
+    ROPE_BLOCK: tl.constexpr,
+    ROPE_STRIDE: tl.constexpr,
+    PAGE: tl.constexpr,
+    FORMAT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    SELECTED: tl.constexpr,
+):
+    """One token, BLOCK_H heads, one split of its columns."""
+    t = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(2)
+    h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    c = tl.arange(0, BLOCK_C)
+    r = tl.arange(0, BLOCK_R)
+    q_rows = q_ptr + t * q_stride_t + h[:, None] * q_stride_h
+    live = h[:, None] < heads
+    q_c = tl.load(q_rows + c[None, :], mask=live & (c < C)[None, :], other=0.0)
+    q_r = tl.load(q_rows + C + r[None, :], mask=live & (r < R)[None, :], other=0.0)
+    q_c = _narrow(q_c, COMPUTE)
+    q_r = _narrow(q_r, COMPUTE)
+
+    factor = scale * 1.4426950408889634  # exp2 instead of exp
+    k_scale = 1.0
+    if FORMAT == FP8:
+        k_scale = tl.load(k_scale_ptr)
+        factor = factor * k_scale
+    row_indices = indices_ptr + t * indices_stride
+    table = table_ptr + tl.load(req_rows_ptr + t).to(tl.int64) * table_stride
+
+    per_split = tl.cdiv(tl.cdiv(columns, splits), BLOCK_N) * BLOCK_N
+    first = split * per_split
+    # one look at the whole row: everything behind its last index is skipped
+    all_columns = tl.arange(0, SELECTED)
+    everything = tl.load(row_indices + all_columns, mask=all_columns < columns, other=-1)
+    used = tl.max(tl.where(everything >= 0, all_columns + 1, 0), axis=0)
+    last = tl.minimum(first + per_split, used)
+
+    highest = tl.full((BLOCK_H,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_H,), tl.float32)
+    acc = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
+    for start in tl.range(first, last, BLOCK_N, disable_licm=True):
+        column = start + tl.arange(0, BLOCK_N)
+        index = tl.load(row_indices + column, mask=column < last, other=-1)
+        valid = index >= 0
+        block = tl.load(table + index // PAGE, mask=valid, other=0).to(tl.int64)
+        offset = index % PAGE
+        k_c = _load_latent(
+            latent_ptr + block * LATENT_BLOCK + offset * LATENT_STRIDE,
+            scales_ptr + block * SCALES_BLOCK + offset * SCALES_STRIDE,
+            valid,
+            C,
+            FORMAT,
+            COMPUTE,
+            BLOCK_N,
+            BLOCK_C,
+        )
+        k_r = tl.load(
+            rope_ptr + (block * ROPE_BLOCK + offset * ROPE_STRIDE)[:, None] + r[None, :],
+            mask=valid[:, None] & (r < R)[None, :],
+            other=0.0,
+        )
+        k_r = _narrow(k_r, COMPUTE)
+        logits = dot(q_c, tl.trans(k_c), tl.zeros((BLOCK_H, BLOCK_N), tl.float32))
+        logits = dot(q_r, tl.trans(k_r), logits) * factor
+        logits = tl.where(valid[None, :], logits, float("-inf"))
+        new_highest = tl.maximum(highest, tl.max(logits, axis=1))
+        # nothing seen so far: -inf minus -inf would be NaN
+        base = tl.where(new_highest == float("-inf"), 0.0, new_highest)
+        p = tl.exp2(logits - base[:, None])
+        decay = tl.exp2(highest - base)
+        total = total * decay + tl.sum(p, axis=1)
+        acc = dot(cast_to(p, COMPUTE), k_c, acc * decay[:, None])
+        highest = new_highest
+
+    safe = tl.where(total == 0.0, 1.0, total)
+    result = acc * (k_scale / safe)[:, None]
+    # total 0: log2 gives -inf, which is what an empty row has
+    lse = (highest + tl.log2(safe)) * 0.6931471805599453
+    row = (split.to(tl.int64) * tokens + t) * heads + h
+    mask = live & (c < C)[None, :]
+    tl.store(out_ptr + row[:, None] * C + c[None, :], cast_to(result, out_ptr.dtype.element_ty), mask=mask)
+    tl.store(lse_ptr + row, lse, mask=h < heads)
+
+
+@triton.jit
+def _load_latent(
+    rows,
+    scale_rows,
+    valid,
+    C: tl.constexpr,
+    FORMAT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """`[BLOCK_N, BLOCK_C]` in COMPUTE without the scale of an fp8 cache; 0 where there is no key.
+
+    An invalid row is never read: 0 × NaN would be NaN, so the key itself is 0, not only its probability.
+    """
+    c = tl.arange(0, BLOCK_C)
+    stored = tl.load(rows[:, None] + c[None, :], mask=valid[:, None] & (c < C)[None, :], other=0.0)
+    if FORMAT == DS_MLA:
+        TILES: tl.constexpr = BLOCK_C // 128
+        tile = tl.arange(0, TILES)
+        scale_mask = valid[:, None] & (tile < C // 128)[None, :]
+        scales = tl.load(scale_rows[:, None] + tile[None, :], mask=scale_mask, other=0.0)
+        values = tl.reshape(e4m3_to_f32(stored), (BLOCK_N, TILES, 128)) * scales[:, :, None]
+        # the format's definition: the product passes through bf16
+        stored = cast_to(tl.reshape(values, (BLOCK_N, BLOCK_C)), tl.bfloat16)
+    return _narrow(stored, COMPUTE)
+
+
+@triton.jit
+def _narrow(x, COMPUTE: tl.constexpr):
+    """x in COMPUTE; a cast to its own type would keep it in registers."""
+    if x.dtype == COMPUTE:
+        return x
+    elif x.dtype == tl.float8e4nv:
+        return cast_to(e4m3_to_f32(x), COMPUTE)
+    else:
+        return cast_to(x, COMPUTE)
+
+
+@triton.jit
+def quantize_query_kernel(q_ptr, out_ptr, stride_t, stride_h, heads, D: tl.constexpr, BLOCK: tl.constexpr):
+    """One (token, head): q through e4m3 and back, into out `[T, H, D]`.
+
+    A kernel of its own: a query that is converted inside of the attention stays in registers there, and the
+    accumulator then spills.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, BLOCK)
+    q = tl.load(q_ptr + row // heads * stride_t + row % heads * stride_h + d, mask=d < D, other=0.0)
+    q = e4m3_to_f32(to_e4m3(q.to(tl.float32)))
+    tl.store(out_ptr + row * D + d, cast_to(q, out_ptr.dtype.element_ty), mask=d < D)
+
+
+@triton.jit
+def sparse_mla_merge_kernel(
+    parts_ptr,  # [splits, T, H, C] float32
+    part_lse_ptr,  # [splits, T, H] float32
+    out_ptr,  # [T, H, C]
+    lse_ptr,  # [T, H] float32
+    rows,  # T × H
+    splits,
+    C: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """One (token, head): splits weighted by exp(lse). An empty split has -inf and weighs nothing."""
+    row = tl.program_id(0).to(tl.int64)
+    s = tl.arange(0, BLOCK_S)
+    c = tl.arange(0, BLOCK_C)
+    part_lse = tl.load(part_lse_ptr + s * tl.cast(rows, tl.int64) + row, mask=s < splits, other=float("-inf"))
+    highest = tl.max(part_lse, axis=0)
+    base = tl.where(highest == float("-inf"), 0.0, highest)
+    total = tl.sum(tl.exp(part_lse - base), axis=0)
+    safe = tl.where(total == 0.0, 1.0, total)
+    acc = tl.zeros((BLOCK_C,), tl.float32)
+    for split in range(splits):
+        place = split * tl.cast(rows, tl.int64) + row
+        weight = tl.exp(tl.load(part_lse_ptr + place) - base) / safe
+        part = tl.load(parts_ptr + place * C + c, mask=c < C, other=0.0)
+        acc += weight * part
+    tl.store(out_ptr + row * C + c, cast_to(acc, out_ptr.dtype.element_ty), mask=c < C)
+    tl.store(lse_ptr + row, highest + tl.log(safe))
 
 
 def sparse_mla(
@@ -46,12 +231,12 @@ def sparse_mla(
     Products are bf16 with float32 sums, or float32 where the query or the cache is. Raises ValueError.
     """
     tokens, heads, width = q.shape
-    _check(q, cache, batch, k, latent)
+    check_arguments(q, cache, batch, k, latent)
     columns = max(1, min(k, batch.max_length))  # rows fill from the left: longer rows do not exist
     compute = torch.float32 if torch.float32 in (q.dtype, cache.kv.dtype) else torch.bfloat16
-    config, block_h = _tiles(heads, compute, latent, width - latent, k, target_of(q.device))
+    config, block_h = tiles_for(heads, compute, latent, width - latent, k, target_of(q.device))
     head_blocks = triton.cdiv(heads, block_h)
-    splits = _splits(tokens * head_blocks, columns)
+    splits = splits_for(tokens * head_blocks, columns)
 
     out = torch.empty(tokens, heads, latent, dtype=q.dtype, device=q.device)
     lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
@@ -60,7 +245,7 @@ def sparse_mla(
         parts = torch.empty(splits, tokens, heads, latent, dtype=torch.float32, device=q.device)
         part_lse = torch.empty(splits, tokens, heads, dtype=torch.float32, device=q.device)
     query = _quantized(q, compute) if cache.kv_dtype == "fp8" else q
-    stored, scales, rope_keys = _views(cache, latent, width - latent)
+    stored, scales, rope_keys = views(cache, latent, width - latent)
     launch(
         sparse_mla_kernel,
         (tokens, head_blocks, splits),
@@ -86,8 +271,11 @@ def sparse_mla(
         config=config,
         C=latent,
         R=width - latent,
+        LATENT_BLOCK=stored.stride(0),
         LATENT_STRIDE=stored.stride(1),
+        SCALES_BLOCK=scales.stride(0),
         SCALES_STRIDE=scales.stride(1),
+        ROPE_BLOCK=rope_keys.stride(0),
         ROPE_STRIDE=rope_keys.stride(1),
         PAGE=PAGE_SIZE,
         FORMAT=FORMATS[cache.kv_dtype],
@@ -131,66 +319,6 @@ def _quantized(q: Tensor, compute: torch.dtype) -> Tensor:
         D=width,
     )
     return out
-
-
-def _views(cache: LayerCache, latent: int, rope: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Latent, scales and rope part of the rows; without scales of its own a row stands in for them."""
-    if cache.kv_dtype == "fp8_ds_mla":
-        return ds_mla_views(cache.kv, rope)
-    return cache.kv[..., :latent], cache.kv, cache.kv[..., latent:]
-
-
-def _tiles(
-    heads: int, compute: torch.dtype, latent: int, rope: int, k: int, target: Target
-) -> tuple[TileConfig, int]:
-    if compute is torch.float32:
-        block_h, warps, stages, block_n = FLOAT32_TILE
-    elif target.kind == "hip":
-        block_h, warps, stages, block_n = HIP_TILE
-    else:
-        block_h = min(64, max(16, triton.next_power_of_2(heads)))
-        warps, stages, block_n = NVIDIA_TILES[block_h]
-    tiles = {
-        "BLOCK_H": block_h,
-        "BLOCK_N": block_n,
-        "BLOCK_C": max(16, triton.next_power_of_2(latent)),
-        "BLOCK_R": max(16, triton.next_power_of_2(rope)),
-        "SELECTED": triton.next_power_of_2(k),
-    }
-    return TileConfig(num_warps=warps, num_stages=stages, tiles=tiles), block_h
-
-
-def _splits(programs: int, columns: int) -> int:
-    wanted = PROGRAMS // max(programs, 1)
-    return max(1, min(wanted, triton.cdiv(columns, COLUMNS_PER_SPLIT)))
-
-
-def _check(q: Tensor, cache: LayerCache, batch: ForwardBatch, k: int, latent: int) -> None:
-    tokens, heads, width = q.shape
-    kind = cache.kv_dtype
-    if kind not in FORMATS:
-        raise ValueError(f"{OP}: kv_dtype of cache is {kind!r}, allowed are {', '.join(FORMATS)}")
-    if not 1 <= heads <= MAX_HEADS:
-        raise ValueError(f"{OP}: q has {heads} heads, allowed are 1 to {MAX_HEADS}")
-    if not 0 < latent < width:
-        raise ValueError(f"{OP}: latent is {latent}, allowed is 1 to {width - 1} for q of width {width}")
-    if kind == "fp8_ds_mla" and latent % DS_MLA_TILE:
-        raise ValueError(f"{OP}: latent is {latent}, allowed are multiples of {DS_MLA_TILE} for {kind}")
-    check_tensor(OP, "q", q, dtype=(torch.float32, torch.bfloat16), shape=(tokens, heads, width))
-    packed = latent + 4 * (latent // DS_MLA_TILE) + 2 * (width - latent)
-    row = packed if kind == "fp8_ds_mla" else width
-    check_tensor(OP, "cache.kv", cache.kv, dtype=ELEMENTS[kind], shape=(None, PAGE_SIZE, row))
-    if cache.kv.stride(0) != PAGE_SIZE * cache.kv.stride(1):
-        raise ValueError(f"{OP}: cache.kv has strides {cache.kv.stride()}, allowed is pages without gaps")
-    check_tensor(OP, "cache.k_scale", cache.k_scale, dtype=torch.float32, shape=())
-    check_tensor(OP, "batch.topk_indices", batch.topk_indices, dtype=torch.int32, shape=(None, None))
-    if batch.topk_indices.shape[0] < tokens or not 1 <= k <= batch.topk_indices.shape[1]:
-        raise ValueError(
-            f"{OP}: batch.topk_indices has shape {tuple(batch.topk_indices.shape)}, "
-            f"allowed is at least ({tokens}, {k}) with k of 1 or more"
-        )
-    check_tensor(OP, "batch.req_rows", batch.req_rows, dtype=torch.int32, shape=(None,))
-    check_tensor(OP, "batch.block_table", batch.block_table, dtype=torch.int32, shape=(None, None))
 
 
 def compile_specs() -> list[CompileSpec]:

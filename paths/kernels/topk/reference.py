@@ -12,8 +12,8 @@ def topk(
     """scores float32 `[T, N]`, lengths int32 `[T]` → indices int32 `[T, k]`, −1 where there is none.
 
     A row of length ≤ k gets 0..length-1, then −1; of a longer one the k largest win, of equal scores the
-    lower index. NaN counts as -inf, and -0 equals 0. ordered: best first, else by ascending index. Columns from the
-    length on are not read. `out` is filled where it is given.
+    lower index. NaN counts as -inf, and -0 equals 0. ordered: best first, else by ascending index. Columns
+    from the length on are not read. `out` is filled where it is given.
     """
     result = torch.full((scores.shape[0], k), -1, dtype=torch.int32)
     for t, length in enumerate(lengths.clamp(min=0).tolist()):
