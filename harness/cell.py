@@ -18,8 +18,9 @@ from harness.config import CellConfig
 from harness.hardware import hardware_class, usable_cores
 from paths.api import EngineConfig, ModelSource, Platform, UserError
 from paths.kernels.cache_bytes import PAGE_SIZE
-from paths.models.config import ModelConfig
+from paths.models.config import ModelConfig, read_hf_config
 
+_LONGEST_HEADER = 100_000_000  # what the safetensors format allows
 _PACKAGE = Path(next(iter(paths.__path__))).resolve()
 
 
@@ -117,9 +118,7 @@ def resolve_cell(
         for name in ("measure_s", "warmup_s", "timeout_s")
     }
     identity = {
-        **{
-            name: getattr(config, name) for name in ("checkpoint", "gpus", "dtype", "kv_dtype", "index_dtype")
-        },
+        **{name: getattr(config, name) for name in ("gpus", "dtype", "kv_dtype", "index_dtype")},
         "model": config.model.name,
         "device": platform.device,
         "hardware": hardware_class(platform),
@@ -127,13 +126,16 @@ def resolve_cell(
         "request_rate": config.request_rate,
         "burstiness": "inf" if math.isinf(config.burstiness) else config.burstiness,
         "workload": config.workload.name,
-        "workload_file": _existing_file(config.workload.file),
         "isl": isl,
         "osl": osl,
         "num_prompts": config.num_prompts,
         "seed": config.seed,
         **{name: times[name] for name in ("measure_s", "warmup_s")},
     }
+    # where the files lie is no part of the identity, what is in them is
+    files = {"checkpoint": config.checkpoint, "workload_file": _existing_file(config.workload.file)}
+    named = config.checkpoint if config.checkpoint in ("auto", "dummy") else "folder"
+    contents = [named, source.hf_config, weights_hash(source.checkpoint), _file_hash(config.workload.file)]
     limits = {"timeout_s": times["timeout_s"], "request_timeout_s": config.request_timeout_s}
     settings = {
         "threads": engine.threads,
@@ -150,8 +152,8 @@ def resolve_cell(
         osl=osl,
         **times,
         defaults=defaults,
-        requested={"path": config.path.name, **identity, **limits, **settings},
-        cell_id=_digest([identity, source.hf_config, _file_hash(config.workload.file)]),
+        requested={"path": config.path.name, **files, **identity, **limits, **settings},
+        cell_id=_digest([identity, contents]),
         arm_id=_digest([config.path.name, config.path.impl, settings, revision]),
     )
 
@@ -231,7 +233,7 @@ def _model(config: CellConfig) -> tuple[ModelSource, ModelConfig]:
         checkpoint = str(shipped) if any(shipped.glob("*.safetensors")) else "dummy"
     elif checkpoint != "dummy":
         folder = Path(checkpoint).expanduser().resolve()
-        hf_config = _read_hf_config(folder)
+        hf_config = _checkpoint_config(folder)
         own = folder / "tokenizer.json"
         checkpoint, tokenizer = str(folder), str(own) if own.is_file() else tokenizer
     source = ModelSource(
@@ -258,21 +260,36 @@ def _packaged_tokenizer(name: str | None) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _read_hf_config(folder: Path) -> dict[str, Any]:
+def _checkpoint_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json. Raises UserError, also when there are no weights beside it."""
     remedy = "allowed: auto, dummy, or a folder with config.json and *.safetensors"
     if not folder.is_dir():
         raise UserError(f"checkpoint={folder}: no such folder; {remedy}")
-    file = folder / "config.json"
-    if not file.is_file() or not any(folder.glob("*.safetensors")):
-        missing = "config.json" if not file.is_file() else "*.safetensors file"
-        raise UserError(f"checkpoint={folder}: no {missing} in it; {remedy}")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"checkpoint={folder}: cannot read config.json ({error}); {remedy}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"checkpoint={folder}: config.json is not an object; {remedy}")
+    content = read_hf_config(folder)
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(f"checkpoint={folder}: no *.safetensors file in it; {remedy}")
     return content
+
+
+@lru_cache(maxsize=64)
+def weights_hash(checkpoint: str) -> str | None:
+    """Names, sizes and headers of the safetensors files of a folder; None for `dummy`. Raises UserError.
+
+    A header holds name, dtype, shape and place of every tensor. The values are not read: that would take
+    minutes for a large model.
+    """
+    if checkpoint == "dummy":
+        return None
+    digest = hashlib.sha256()
+    for file in sorted(Path(checkpoint).glob("*.safetensors")):
+        try:
+            with file.open("rb") as content:
+                size = int.from_bytes(content.read(8), "little")
+                header = content.read(min(size, _LONGEST_HEADER))
+        except OSError as error:
+            raise UserError(f"checkpoint={checkpoint}: cannot read {file.name} ({error.strerror})") from error
+        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode() + header)
+    return digest.hexdigest()
 
 
 def _existing_file(name: str | None) -> str | None:

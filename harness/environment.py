@@ -5,6 +5,7 @@ Nothing here writes `os.environ`, and no heavy package is imported: versions com
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import socket
@@ -23,8 +24,9 @@ import paths
 from harness.hardware import cpu_model, gpu, usable_cores
 
 DISTRIBUTION = "dsa-path-harness"
+PRODUCT = ("harness", "paths", "reports", "conf")  # what decides a number; tests and documents do not
 PACKAGES = (
-    "torch", "triton", "numpy", "pandas", "pyarrow", "pydantic", "hydra-core", "omegaconf",
+    "torch", "triton", "numpy", "matplotlib", "pyarrow", "pydantic", "hydra-core", "omegaconf",
     "safetensors", "tokenizers", "transformers", "lm-eval", "vllm", "sglang", "nvidia-ml-py",
 )  # fmt: skip
 
@@ -52,21 +54,43 @@ def harness_version() -> str:
 
 @cache
 def code_revision() -> str:
-    """Commit of the checkout that this code runs from, "+dirty" if changed; else the package version."""
+    """Commit of the checkout that this code runs from; else the package version.
+
+    With local changes of the product, "+dirty." and a hash of them: two different states are two revisions.
+    """
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return f"v{harness_version()}"
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
         return f"v{harness_version()}"
-    return commit + ("+dirty" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+    changes = _local_changes(root)
+    return commit + (f"+dirty.{changes}" if changes else "")
+
+
+def _local_changes(root: Path) -> str | None:
+    """Hash of everything in the product's folders that differs from the commit; None without any."""
+    difference = _git(root, "diff", "--binary", "HEAD", "--", *PRODUCT) or ""
+    added = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *PRODUCT) or ""
+    names = sorted(name for name in added.split("\0") if name)
+    if not difference and not names:
+        return None
+    digest = hashlib.sha256(difference.encode(errors="surrogateescape"))
+    for name in names:
+        file = root / name
+        content = file.read_bytes() if file.is_file() else b""  # it may be gone by now, or a link to nothing
+        digest.update(f"\0{name}\0".encode(errors="surrogateescape") + content)
+    return digest.hexdigest()[:8]
 
 
 def _git(root: Path, *arguments: str) -> str | None:
     """Output of a git command; None where there is no git or it refuses."""
     command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        # a difference holds the bytes of files in any encoding
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="surrogateescape", timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None

@@ -105,8 +105,8 @@ def test_results_folder_that_cannot_be_written(place, tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("", "no config.json"),
-        ("{", "cannot read config.json"),
+        ("", "cannot read"),
+        ("{", "not valid JSON"),
         ("[]", "not an object"),
         ("{}", "architecture"),
     ],

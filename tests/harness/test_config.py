@@ -1,5 +1,6 @@
 """Sweeps, composition, defaults and identities."""
 
+import json
 import math
 import shlex
 from pathlib import Path
@@ -218,8 +219,6 @@ def test_open_loops(words):
 
 
 def test_checkpoint_folder_brings_its_own_configuration(tmp_path):
-    import json
-
     own = dict(make_cell().engine.model.hf_config, vocab_size=111)
     (tmp_path / "config.json").write_text(json.dumps(own))
     (tmp_path / "model.safetensors").write_bytes(b"")
@@ -230,6 +229,39 @@ def test_checkpoint_folder_brings_its_own_configuration(tmp_path):
 
 
 # --- identities ---
+
+
+def write_checkpoint(folder, header=b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', data=b"1234"):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(make_cell().engine.model.hf_config))
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+    return folder
+
+
+def test_a_checkpoint_is_what_is_in_it_not_where_it_lies(tmp_path, monkeypatch):
+    here = make_cell(f"checkpoint={write_checkpoint(tmp_path / 'here')}")
+    there = make_cell(f"checkpoint={write_checkpoint(tmp_path / 'there')}")
+    assert here.cell_id == there.cell_id
+    assert here.requested["checkpoint"] != there.requested["checkpoint"]
+    monkeypatch.chdir(tmp_path)
+    assert make_cell("checkpoint=here").cell_id == here.cell_id
+    longer = write_checkpoint(tmp_path / "longer", data=b"12345678")
+    other = write_checkpoint(
+        tmp_path / "other", header=b'{"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    )
+    ids = {make_cell(f"checkpoint={folder}").cell_id for folder in (longer, other)}
+    assert len(ids | {here.cell_id, make_cell("checkpoint=dummy").cell_id}) == 4
+
+
+def test_a_data_set_is_what_is_in_it_not_where_it_lies(tmp_path):
+    def cell(name, text):
+        (tmp_path / name).write_text(text)
+        return make_cell("workload=dataset", f"workload.file={tmp_path / name}")
+
+    one, same = cell("one.jsonl", '{"prompt_ids": [1]}\n'), cell("same.jsonl", '{"prompt_ids": [1]}\n')
+    other = cell("other.jsonl", '{"prompt_ids": [2]}\n')
+    assert one.cell_id == same.cell_id != other.cell_id
+    assert one.requested["workload_file"] == str(tmp_path / "one.jsonl")
 
 
 @pytest.mark.parametrize(

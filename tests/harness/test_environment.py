@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import harness.environment
 from harness.environment import LAUNCH_MARK, blocked_variables, engine_environment, fingerprint
 
@@ -92,13 +94,42 @@ def test_revision_without_git_is_the_version(monkeypatch):
     harness.environment.code_revision.cache_clear()
 
 
-def test_revision_names_local_changes(monkeypatch, tmp_path):
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "harness").mkdir()
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A repository of its own that the harness believes to run from; returns its root and the revision."""
+    for folder in ("harness", "paths", "docs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_text("one\n")
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")
+    for words in (
+        ["init", "-q"], ["add", "."],
+        ["-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-q", "-m", "first"],
+    ):  # fmt: skip
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     monkeypatch.setattr(harness.environment, "__file__", str(tmp_path / "harness" / "environment.py"))
-    for status, suffix in (("", ""), (" M file", "+dirty")):
+
+    def revision():
         harness.environment.code_revision.cache_clear()
-        answers = {"rev-parse": "abc123", "status": status}
-        monkeypatch.setattr(harness.environment, "_git", lambda root, verb, *_, a=answers: a[verb])
-        assert harness.environment.code_revision() == "abc123" + suffix
+        return harness.environment.code_revision()
+
+    yield tmp_path, revision
     harness.environment.code_revision.cache_clear()
+
+
+def test_each_state_of_the_product_is_a_revision(checkout):
+    root, revision = checkout
+    clean = revision()
+    assert len(clean) == 40
+    (root / "docs" / "a.py").write_text("two\n")
+    (root / "harness" / "__pycache__").mkdir()
+    (root / "harness" / "__pycache__" / "a.pyc").write_bytes(b"\xff")
+    assert revision() == clean
+    seen = [clean]
+    for file, content in (
+        ("harness/a.py", b"two\n"), ("harness/a.py", b"three\n"), ("harness/a.py", b"\xff\xfe\n"),
+        ("paths/new.py", b"one\n"), ("paths/new.py", b"\xff\xfe"), ("paths/newer.py", b"\xff\xfe"),
+    ):  # fmt: skip
+        (root / file).write_bytes(content)
+        seen.append(revision())
+        assert seen[-1].startswith(f"{clean}+dirty.") and revision() == seen[-1]
+    assert len(set(seen)) == len(seen)
