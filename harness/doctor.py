@@ -83,7 +83,7 @@ def diagnose(cell: Cell) -> Iterator[Finding]:
     yield _compiler()
     yield _gpu()
     yield _package("triton", "GPU kernels", "comes with a CUDA or ROCm build of torch")
-    yield _package("transformers", "numerical oracle and rival", 'pip install "dsa-path-harness[eval]"')
+    yield _package("transformers", "numerical oracle and rival", 'pip install "transformers>=5.16"')
     yield _governor()
     yield _other_load()
     yield _clock()
@@ -139,7 +139,7 @@ def _gpu() -> Finding:
     if found is None and not has_gpu_device():
         return Finding(level=Level.OK, subject="GPU", text="none: everything but GPU speed can be measured")
     if found is None:
-        remedy = 'pip install "dsa-path-harness[gpu]" to read its name, clocks and memory'
+        remedy = "pip install nvidia-ml-py to read its name, clocks and memory"
         return Finding(level=Level.WARN, subject="GPU", text="a device, but no NVML", remedy=remedy)
     name, capability = found
     text = f"{name}, capability {capability[0]}.{capability[1]}"
