@@ -305,7 +305,7 @@ class _Run:
         self._requests.finish()
         self._info = self._info.model_copy(update={"finished_at": now_text(), "exit_code": int(code)})
         self._folder.write_info(self._info)
-        from reports.html import write_report  # pandas and plotting: only when there is something to report
+        from reports.html import write_report  # plotting: only when there is something to report
 
         report = write_report(self._folder.path)
         print_result(self._records, report)

@@ -217,6 +217,13 @@ def test_other_settings_get_drawings_of_their_own(page, record):
     assert "against request rate" in open_loop.text
 
 
+def test_fault_059_cells_without_a_key_are_drawn_beside_those_that_have_it(page, record):
+    """mtp in {3, null, not there}: three cells in three groups, and none is lost."""
+    records = [record(0, requested={"mtp": 3}), record(1), record(2, requested={"mtp": None})]
+    curves = page(records).by_id("curves")
+    assert [one.text for one in curves.all("h3")] == ["mtp=3", "mtp=not set", "mtp=null"]
+
+
 def test_ids_are_unique_and_references_resolve(page, record):
     root = page([record(i, requested={"concurrency": 2**i}) for i in range(5)])
     ids = [one.attributes["id"] for one in root.walk() if one.attributes.get("id")]
