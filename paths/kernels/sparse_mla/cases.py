@@ -34,6 +34,7 @@ def check_cases() -> list[Case]:
         for number, (rows, spans) in enumerate(SPANS.items())
         if rows < 2 or (number + i) % 3 == 0  # every size with some of the formats
     ]
+    cases.append(_case("bf16", [(140, 142)], source="bf16", k=90, gap=70, detail="gap before the selection"))
     cases += [
         _case(kv_dtype, [(190, 193)], source="bf16", far=True, detail="blocks and rows far apart")
         for kv_dtype in KV_DTYPES
@@ -87,12 +88,14 @@ def _make(
     latent: int = 512,
     rope: int = 64,
     far: bool = False,
+    gap: int = 0,
 ) -> Call:
     batch, blocks = draw_batch(generator, spans, k=k, padding=2, device=device)
     cache = cache_of(kv_dtype, blocks=blocks, device=device, latent=latent, rope=rope, k_scale=0.37)
     fill_kv(generator, cache, batch, spans, latent)
     cache = far_apart(cache) if far else cache
     draw_selection(generator, batch, k=k)
+    batch.topk_indices[:, :gap] = -1
     q = randn(generator, batch.num_tokens, heads, latent + rope + 8, device=device, dtype=SOURCES[source])
     q[-2:] = torch.nan  # a padding row may hold anything
     if far:
