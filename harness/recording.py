@@ -100,6 +100,7 @@ def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective
         metrics, checks, statuses = summarize(measurement, gpus=cell.config.gpus)
     except MeasurementError as error:
         return Outcome(state=CellState.INVALID, reason=f"contradictory times: {error}", effective=effective)
+    checks |= {"slots": slots_check(cell)}
     state, reason = _state(measurement, cell, effective, checks, statuses)
     return Outcome(
         state=state,
@@ -110,6 +111,17 @@ def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective
         statuses=statuses,
         counters=counter_difference(measurement),
     )
+
+
+def slots_check(cell: Cell) -> Check:
+    """Whether the engine runs at once what the client keeps in flight; else the rest waits in its queue."""
+    asked, slots = cell.config.concurrency, cell.engine.max_num_seqs
+    if asked is None:
+        return Check(ok=None, detail="the load has no limit")
+    detail = f"concurrency {asked} of engine.max_num_seqs={slots}"
+    if asked <= slots:
+        return Check(ok=True, detail=detail)
+    return Check(ok=False, detail=f"{detail}: {asked - slots} requests always wait in the engine's queue")
 
 
 def _state(

@@ -18,7 +18,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-SCHEMA_VERSION = "1.0.0"
+from harness.percentiles import METHOD
+
+SCHEMA_VERSION = "1.1.0"
 METRIC_DEF_VERSION = "1"
 WORKLOAD_VERSION = "2"
 
@@ -94,7 +96,7 @@ class Record(_Model):
     checks: dict[str, Check] = Field(default_factory=dict)
     statuses: dict[str, int] = Field(default_factory=dict)  # request status → count, of all attempted
     startup: dict[str, Any] | None = None  # paths.api.StartupReport as a dict
-    counters: dict[str, Any] | None = None  # difference over the measured phase
+    counters: dict[str, Any] | None = None  # difference over the steady window, or the load without one
     started_at: str  # wall clock, ISO 8601 with zone; a label, never used in arithmetic
     command: str  # reproduces this cell alone
     log: str | None = None  # path relative to the run folder
@@ -124,6 +126,7 @@ class RunInfo(_Model):
     exit_code: int | None = None
     harness_version: str
     environment: dict[str, Any]
+    percentile_method: str = METHOD  # of every percentile in the records
     plan: list[dict[str, Any]]  # one entry per launch: engine_id, arm, cells in order
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from harness.cell import load_words
 from harness.console import clipped, out
+from harness.headlines import latency_metrics, notes
 from harness.records import Metric, Record, flagged
 
 # requested keys that get a column when the run varies them
@@ -19,6 +20,11 @@ _WORTH_A_COLUMN = (
     "model", "checkpoint", "dtype", "index_dtype", "threads", "workload", "isl", "osl", "num_prompts",
     "burstiness", "seed",
 )  # fmt: skip
+
+_LATENCIES = {
+    "ttft_p50_ms": "TTFT p50 ms ↓",
+    "ttft_sched_p50_ms": "TTFT from schedule p50 ms ↓",
+}
 
 
 def print_result(records: Sequence[Record], report: Path) -> None:
@@ -31,11 +37,13 @@ def print_result(records: Sequence[Record], report: Path) -> None:
         table.add_column(heading, overflow="fold")
     for heading in (*varied, "load"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("out tok/s ↑", "TPOT ms ↓", "TTFT p50 ms ↓", "n"):
+    latencies = latency_metrics(records, ["ttft"])
+    figures = ["out tok/s ↑", "TPOT ms ↓", *(_LATENCIES[name] for name in latencies)]
+    for heading in (*figures, "n"):
         table.add_column(heading, justify="right", min_width=len(heading) if heading == "n" else 8)
     table.add_column("state", overflow="fold")
     for record in records:
-        table.add_row(*_row(record, varied))
+        table.add_row(*_row(record, varied, latencies))
     out.print(table)
     for record in records:
         if record.reason:
@@ -44,6 +52,8 @@ def print_result(records: Sequence[Record], report: Path) -> None:
         elif flagged(record):  # the reason of an INVALID cell says it already
             details = "; ".join(f"{name}: {record.checks[name].detail}" for name in flagged(record))
             out.print(f"{record.label}: check {clipped(details)}", markup=False, soft_wrap=True)
+        for note in notes(record):
+            out.print(f"{record.label}: note: {note}", markup=False, soft_wrap=True)
     out.print(f"report: {report}", markup=False, soft_wrap=True)
 
 
@@ -61,7 +71,7 @@ def _settings(record: Record) -> dict[str, Any]:
     return {name: requested[name] for name in _WORTH_A_COLUMN} | options
 
 
-def _row(record: Record, extra: Sequence[str]) -> list[str]:
+def _row(record: Record, extra: Sequence[str], latencies: Sequence[str]) -> list[str]:
     requested, effective = record.requested, record.effective or {}
     kv_dtype = str(requested["kv_dtype"])
     if effective.get("kv_dtype") not in (None, kv_dtype):
@@ -75,7 +85,7 @@ def _row(record: Record, extra: Sequence[str]) -> list[str]:
         load_words(requested["concurrency"], requested["request_rate"]),
         _shown(record.metrics.get("out_tps"), 1),
         _shown(record.metrics.get("tpot_pooled_ms"), 3),
-        _shown(record.metrics.get("ttft_p50_ms"), 2),
+        *(_shown(record.metrics.get(name), 2) for name in latencies),
         _shown(record.metrics.get("requests_ok"), 0),
         state,
     ]

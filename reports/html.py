@@ -13,6 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from harness.headlines import notes
 from harness.records import METRIC_DEF_VERSION, Record, write_text_atomically
 from reports import tables
 from reports.load import RunData, flatten, load_run
@@ -55,6 +56,7 @@ class Cell:
     statuses: str
     metrics: list[tuple[str, str, tables.Figure]]  # name, arrow, figure; those that have a value
     missing: list[tuple[str, list[str]]]  # reason, names of the metrics that have none for it
+    notes: list[str]
     requested: list[tuple[str, str]]
     counters: list[tuple[str, str]]
 
@@ -255,6 +257,7 @@ def _cell(index: int, record: Record) -> Cell:
             if metric.value is not None
         ],
         missing=list(_missing(record).items()),
+        notes=notes(record),
         requested=[(key, tables.plain(value)) for key, value in flatten(record.requested).items()],
         counters=[(key, _quantity(key, value)) for key, value in flatten(record.counters or {}).items()],
     )

@@ -17,6 +17,7 @@ CURVES = (
     ("tpot_pooled_ms", "TPOT, pooled"),
     ("ttft_p50_ms", "TTFT, median"),
 )
+SCHEDULED = {"ttft_p50_ms": ("ttft_sched_p50_ms", "TTFT from schedule, median")}  # of an open loop
 LOADS = {"concurrency": "concurrency (requests in flight)", "request_rate": "request rate (requests/s)"}
 # settings of an arm tell lines of one drawing apart; everything else that varies gets a drawing of its own
 LINE_KEYS = ("path", "kv_dtype", "index_dtype", "threads", "engine.", "options.", "options", "debug.")
@@ -108,6 +109,8 @@ def _draw_group(
     lines = _by_line(group, line_keys)
     plots = []
     for metric, title in CURVES:
+        if axis == "request_rate":
+            metric, title = SCHEDULED.get(metric, (metric, title))
         unit, better = _unit(group, metric)
         points = {
             name: [
@@ -134,9 +137,9 @@ def _interactivity(lines: Mapping[str, Sequence[_Measured]], *, unit: str, prefi
     for name, members in lines.items():
         points = []
         for one in members:
-            tpot, throughput = one.metric("tpot_pooled_ms"), one.metric("out_tps")
-            if tpot and throughput is not None:
-                points.append(Point(1000 / tpot, throughput, one.load))
+            interactivity, throughput = one.metric("interactivity"), one.metric("out_tps")
+            if interactivity is not None and throughput is not None:
+                points.append(Point(interactivity, throughput, one.load))
         if points:
             series.append(Series(name, points))
     return draw(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from harness.records import CellState, Metric, Record
+from harness.headlines import latency_metrics, notes
+from harness.records import CellState, Metric, Record, flagged
 from reports.load import flatten
 
 DASH = "—"
@@ -26,11 +27,16 @@ STATE_SYMBOLS = {
     CellState.INVALID: "!",
 }
 # the figures that stand in the first table; every other metric is in the cell's own section
+LATENCIES = {
+    "ttft_p50_ms": "TTFT p50",
+    "e2e_p50_ms": "E2E p50",
+    "ttft_sched_p50_ms": "TTFT from schedule p50",
+    "e2e_sched_p50_ms": "E2E from schedule p50",
+}
 HEADLINES = {
     "out_tps": "Output throughput",
     "tpot_pooled_ms": "TPOT",
-    "ttft_p50_ms": "TTFT p50",
-    "e2e_p50_ms": "E2E p50",
+    **LATENCIES,
     "success_rate": "Success",
     "dsa_active_token_frac": "Sparse decode tokens",
 }
@@ -155,9 +161,14 @@ class Column:
 
 
 def columns(records: Sequence[Record]) -> list[Column]:
-    """The headline columns, with unit and direction as the records state them."""
-    found = []
+    """The headline columns, with unit and direction as the records state them.
+
+    Latencies count from the send in a closed loop and from the schedule in an open one.
+    """
+    found, latencies = [], latency_metrics(records, ["ttft", "e2e"])
     for name, title in HEADLINES.items():
+        if name in LATENCIES and name not in latencies:
+            continue
         metric = next((record.metrics[name] for record in records if name in record.metrics), None)
         unit, better = (metric.unit, metric.better) if metric else ("", "none")
         found.append(Column(name, title, unit, ARROWS[better], BETTER_WORDS[better]))
@@ -206,6 +217,7 @@ class Row:
     reason: str
     figures: list[Figure]  # empty for a state without numbers
     failed_checks: list[tuple[str, str]]
+    notes: list[str]
     statuses: str
     log: str | None
 
@@ -223,7 +235,8 @@ def result_rows(records: Sequence[Record], headers: Sequence[Column]) -> list[Ro
             figures=[figure(record.metrics.get(c.name), unit_in_header=c.unit) for c in headers]
             if record.state.has_numbers
             else [],
-            failed_checks=[(name, c.detail) for name, c in record.checks.items() if c.ok is False],
+            failed_checks=[(name, record.checks[name].detail) for name in flagged(record)],
+            notes=notes(record),
             statuses=status_text(record.statuses),
             log=record.log,
         )

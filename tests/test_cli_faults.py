@@ -156,6 +156,14 @@ def test_failed_requests_are_a_flag_that_nobody_overlooks(load, tmp_path):
     assert "scripted failure" in (only_run(tmp_path) / "report.html").read_text()
 
 
+def test_more_requests_than_slots_are_a_flag(tmp_path):
+    done = harness("+path=scripted", *FAST, "concurrency=3,2", "engine.max_num_seqs=2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    queued, fits = records_of(tmp_path)
+    assert queued.checks["slots"].ok is False and fits.checks["slots"].ok is True
+    assert "1 requests always wait in the engine's queue" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
@@ -173,7 +181,7 @@ def test_broken_lengths_make_a_cell_invalid(option, words, tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("miscounting", "tokens: client read"), ("caching", "prefix_cache: 100.00% of")],
+    [("miscounting", "tokens: client read"), ("caching", "prompt tokens came from a cache (limit 1%)")],
 )
 def test_accounts_that_do_not_agree_make_a_cell_invalid(path, words, tmp_path):
     done = harness(*faulty(path), cwd=tmp_path)

@@ -19,6 +19,8 @@ def metrics_at(concurrency: int, factor: float = 1.0) -> dict[str, Metric]:
     return {
         "out_tps": Metric(value=1000 * concurrency / tpot, unit="tok/s", better="up", n=n),
         "tpot_pooled_ms": Metric(value=tpot, unit="ms", better="down", n=n, excluded=2),
+        "interactivity": Metric(value=1000 / tpot, unit="tok/s/user", better="up", n=n),
+        "ttft_sched_p50_ms": Metric(value=20.5 * concurrency, unit="ms", better="down", n=n),
         "ttft_p50_ms": Metric(value=12.3456 * concurrency, unit="ms", better="down", n=n),
         "ttft_p99_ms": Metric(
             value=None, unit="ms", better="down", n=n, reason=f"p99 needs 1000 samples, has {n}"

@@ -224,6 +224,42 @@ def test_fault_059_cells_without_a_key_are_drawn_beside_those_that_have_it(page,
     assert [one.text for one in curves.all("h3")] == ["mtp=3", "mtp=not set", "mtp=null"]
 
 
+def test_open_loops_headline_the_latency_from_the_schedule(page, record):
+    """Known fault 019: a queue in the client must not vanish from the latency."""
+    open_, closed = {"concurrency": None, "request_rate": 2.5}, {"concurrency": 1}
+    root = page([record(0, requested=open_)])
+    headers = [one.text for one in root.by_id("results").all("th")]
+    assert "TTFT from schedule p50 ↓ ms" in headers and "TTFT p50 ↓ ms" not in headers
+    assert "20.5 n = 32" in rows_of(root.by_id("results"))[0]
+    captions = [one.text for one in root.by_id("curves").all("figcaption")]
+    assert "TTFT from schedule, median against request rate" in captions
+    assert not [text for text in captions if text.startswith("TTFT, median")]
+    both = [
+        one.text
+        for one in page([record(0, requested=open_), record(1, requested=closed)]).by_id("results").all("th")
+    ]
+    assert "TTFT from schedule p50 ↓ ms" in both and "TTFT p50 ↓ ms" in both
+
+
+def test_a_run_that_did_not_exercise_sparsity_says_so(page, record):
+    def with_share(order, share, **changes):
+        metric = Metric(value=share, unit="fraction", better="none", n=99)
+        return record(order, metrics={"dsa_active_token_frac": metric}, **changes)
+
+    root = page(
+        [with_share(0, 0.03), with_share(1, 0.5), with_share(2, 0.0, effective={"index_dtype": "none"})]
+    )
+    states = [row[2] for row in rows_of(root.by_id("results"))]
+    assert "sparsity not exercised: 3% of the decode tokens" in states[0]
+    assert ["sparsity" in state for state in states] == [True, False, False]
+    assert "sparsity not exercised" in root.by_id("cell-0").text
+
+
+def test_the_percentile_method_is_that_of_the_run(page, record):
+    assert "Method linear" in page([record(0)]).by_id("method").text
+    assert "Method hazen" in page([record(0)], percentile_method="hazen").by_id("method").text
+
+
 def test_ids_are_unique_and_references_resolve(page, record):
     root = page([record(i, requested={"concurrency": 2**i}) for i in range(5)])
     ids = [one.attributes["id"] for one in root.walk() if one.attributes.get("id")]

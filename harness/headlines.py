@@ -1,0 +1,32 @@
+"""Which figures stand first for a record, and what a reader must be told beside them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.records import Record
+
+SPARSE_ENOUGH = 0.5  # share of decode tokens below which a run says little about sparse selection
+
+
+def open_loop(record: Record) -> bool:
+    """Requests had a schedule: their latency counts from it, or waiting in the client would be forgotten."""
+    return record.requested.get("request_rate") is not None
+
+
+def latency_metrics(records: Sequence[Record], stems: Sequence[str]) -> list[str]:
+    """`<stem>_p50_ms` for closed loops, `<stem>_sched_p50_ms` for open ones; both when there are both."""
+    kinds = {open_loop(record) for record in records} or {False}
+    return [f"{stem}{'_sched' if kind else ''}_p50_ms" for kind in sorted(kinds) for stem in stems]
+
+
+def notes(record: Record) -> list[str]:
+    """What a reader of the numbers must know, in sentences; not a fault of the measurement."""
+    share = record.metrics.get("dsa_active_token_frac")
+    has_indexer = (record.effective or {}).get("index_dtype") not in (None, "none")
+    if not has_indexer or share is None or share.value is None or share.value >= SPARSE_ENOUGH:
+        return []
+    return [
+        f"sparsity not exercised: {share.value:.0%} of the decode tokens had a context longer than"
+        " index_topk; raise isl or osl to measure sparse attention"
+    ]

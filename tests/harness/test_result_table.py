@@ -1,0 +1,48 @@
+"""The table that ends a run, as text."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import harness.result_table
+from harness.records import Check, Metric
+from tests.reports.conftest import make_record
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    def show(*records):
+        text = StringIO()
+        monkeypatch.setattr(harness.result_table, "out", Console(file=text, width=200))
+        harness.result_table.print_result(records, Path("report.html"))
+        return text.getvalue()
+
+    return show
+
+
+def make(order=0, *, requested=None, **changes):
+    asked = {"options": {}, "num_prompts": None, "burstiness": 1.0} | (requested or {})
+    return make_record(order, requested=asked, **changes)
+
+
+def test_an_open_loop_shows_the_latency_from_the_schedule(shown):
+    """Known fault 019: a queue in the client must not vanish from the latency."""
+    closed, open_ = make(0), make(1, requested={"concurrency": 4, "request_rate": 2.5})
+    assert "TTFT p50 ms" in shown(closed) and "from schedule" not in shown(closed)
+    alone = shown(open_)
+    assert "TTFT from schedule p50 ms" in alone and "TTFT p50 ms" not in alone
+    assert "82.00" in alone
+    both = shown(closed, open_)
+    assert "TTFT p50 ms" in both and "TTFT from schedule p50 ms" in both
+
+
+def test_failed_checks_and_notes_are_lines_of_their_own(shown):
+    few = {"dsa_active_token_frac": Metric(value=0.25, unit="fraction", better="none", n=9)}
+    checks = {"success": Check(ok=False, detail="1 of 2 requests failed")}
+    text = shown(make(metrics=few, checks=checks, label="a cell"))
+    assert "OK (check success)" in text
+    assert "a cell: check success: 1 of 2 requests failed" in text
+    assert "a cell: note: sparsity not exercised: 25% of the decode tokens" in text
+    assert "note:" not in shown(make())
