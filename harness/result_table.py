@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,10 @@ def print_result(records: Sequence[Record], report: Path) -> None:
         elif flagged(record):  # the reason of an INVALID cell says it already
             details = "; ".join(f"{name}: {record.checks[name].detail}" for name in flagged(record))
             out.print(f"{record.label}: check {clipped(details)}", markup=False, soft_wrap=True)
-        for note in notes(record):
-            out.print(f"{record.label}: note: {note}", markup=False, soft_wrap=True)
+    said = Counter(note for record in records for note in notes(record))
+    for note, cells in said.items():
+        where = "" if len(records) == 1 else f" ({cells} of {len(records)} cells)"
+        out.print(f"note{where}: {note}", markup=False, soft_wrap=True)
     out.print(f"report: {report}", markup=False, soft_wrap=True)
 
 

@@ -44,5 +44,7 @@ def test_failed_checks_and_notes_are_lines_of_their_own(shown):
     text = shown(make(metrics=few, checks=checks, label="a cell"))
     assert "OK (check success)" in text
     assert "a cell: check success: 1 of 2 requests failed" in text
-    assert "a cell: note: sparsity not exercised: 25% of the decode tokens" in text
+    assert "note: sparsity not exercised: 25% of the decode tokens" in text
+    twice = shown(make(0, metrics=few), make(1, metrics=few), make(2))
+    assert twice.count("note (2 of 3 cells): sparsity not exercised: 25%") == 1
     assert "note:" not in shown(make())
