@@ -96,7 +96,7 @@ class CellConfig(_Section):
     threads: Literal["auto"] | int = Field(description="auto (cores - 1), or an integer from 1 to the cores")
     engine: EngineSection
     concurrency: int | None = _count(
-        "an integer from 1, a sweep such as 1,1024, or null (no cap) with request_rate"
+        "an integer from 1, a sweep such as 1,1024, or null (1; with request_rate no cap)"
     )
     request_rate: float | None = Field(
         gt=0,
@@ -128,16 +128,15 @@ def validate_cell(data: Mapping[str, Any], known_paths: list[str]) -> CellConfig
     """Typed configuration of a composed cell. Raises UserError naming value, allowed values and remedy."""
     if "path" not in data:
         raise UserError(f"no path given; choose one with +path=NAME, NAME one of: {', '.join(known_paths)}")
+    given = dict(data)
+    if given.get("concurrency") is None and given.get("request_rate") is None:
+        given["concurrency"] = 1
     try:
-        config = CellConfig.model_validate(dict(data))
+        config = CellConfig.model_validate(given)
     except ValidationError as error:
         raise UserError(_explain(error)) from error
     if isinstance(config.threads, int) and config.threads < 1:
         raise UserError(f"threads={config.threads}: not allowed; allowed: {_description(('threads',))}")
-    if config.concurrency is None and config.request_rate is None:
-        raise UserError(
-            "concurrency=null: a closed loop needs an integer from 1; set concurrency=1,1024, or request_rate"
-        )
     if config.workload.kind == "dataset" and config.workload.file is None:
         raise UserError("workload.file=null: a dataset needs a JSONL file; set workload.file=FILE")
     return config

@@ -27,7 +27,6 @@ BAD = {
     "concurrency text": (["+path=scripted", "concurrency=many"], "concurrency=many", "an integer from 1"),
     "concurrency true": (["+path=scripted", "concurrency=true"], "concurrency=true", "an integer from 1"),
     "concurrency list": (["+path=scripted", "concurrency=[1,2]"], "concurrency=[1, 2]", "1,1024"),
-    "concurrency null": (["+path=scripted", "concurrency=null"], "concurrency=null", "request_rate"),
     "option of a path without options": (
         ["+path=dsa_mrv2", "+path.options.foo=1", "dry_run=true"], "path.options.foo", "takes no options"
     ),

@@ -323,3 +323,8 @@ def test_command_quotes_and_names_the_users_folder():
 def test_no_path_says_which_there_are():
     with pytest.raises(UserError, match="dsa_mrv2, generic_mrv1, scripted"):
         validate_cell({"cmd": "run"}, ["dsa_mrv2", "generic_mrv1", "scripted"])
+
+
+@pytest.mark.parametrize(("words", "concurrency"), [([], 1), (["request_rate=5"], None)])
+def test_concurrency_follows_the_kind_of_load(words, concurrency):
+    assert make_cell(*words).config.concurrency == concurrency
