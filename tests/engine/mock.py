@@ -65,6 +65,7 @@ def make_engine(
     eos: Iterable[int] = (),
     index_topk: int = 8,
     tokenizer: Tokenizer | None = None,
+    kernels: Kernels | None = None,
 ) -> EngineCore:
     table = RequestTable(max_num_seqs=max_num_seqs, max_model_len=max_model_len, seed=0)
     scheduler = Scheduler(
@@ -82,7 +83,7 @@ def make_engine(
         scheduler=scheduler,
         runner=RUNNERS[runner](
             model=MockModel(),
-            kernels=Kernels(torch.device("cpu"), "torch"),
+            kernels=kernels or Kernels(torch.device("cpu"), "torch"),
             caches=[cache],
             table=table,
             eos_token_ids=eos,

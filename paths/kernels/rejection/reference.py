@@ -67,7 +67,8 @@ def _judge(
     """The draft and True, or a token drawn instead of it and False."""
     log_p = torch.full_like(scaled, -torch.inf)
     log_p[kept] = scaled[kept]
-    p = log_p.softmax(0)
+    weight = torch.where(log_p == log_p.max(), 1.0, (log_p - log_p.max()).exp())  # be the largest infinite
+    p = weight / weight.sum()
     is_token = 0 <= draft < len(p)
     if q is None:
         q = torch.zeros_like(p)

@@ -1,0 +1,70 @@
+"""Sampling, rejection, input preparation: each deliberate fault in a kernel fails its op's check."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.triton_child import assert_passes
+
+pytest.importorskip("triton")
+
+# op → (what, old, new) in its kernels' source
+FAULTS = {
+    "sample": [
+        ("every tie kept", "(ids <= last_tie)", "(ids >= 0)"),
+        ("ties above the last id", "(ids <= last_tie)", "(ids >= last_tie)"),
+        ("NaN not masked", 'x = tl.where(x == x, x, float("-inf"))', "x = x * 1.0"),
+        ("-0 below 0", "return tl.where(x == 0.0, 0.0, x)", "return x"),
+        ("logits past the vocabulary", 'mask=inside, other=float("-inf")', "mask=ids >= 0"),
+        ("parameters of the wrong entry", "entry = tl.load(rows + row).to(tl.int64)", "entry = row"),
+        (
+            "noise without the position",
+            "stepped = position.to(tl.uint64, bitcast=True)",
+            "stepped = 0 * seed.to(tl.uint64)",
+        ),
+        ("one token too many", "limited = (k > 0)", "k += (k > 0).to(tl.int32)\n    limited = (k > 0)"),
+        ("top-p of all tokens", "if limited:\n                total", "if vocab < 0:\n                total"),
+        ("temperature ignored", "x = tl.div_rn(x, temperature)", "x = tl.div_rn(x, temperature * 0 + 1.0)"),
+    ],
+    "rejection": [
+        ("accepts at u = p / q = 0", "(u < ratio)", "(u <= ratio)"),
+        ("accepts what q cannot draw", "possible = is_token & (q > 0.0)", "possible = is_token & (q >= 0.0)"),
+        ("draws from p after a rejection", "more, p - q, 1.0", "more, p, 1.0"),
+        ("draws the rejected one-hot draft", 'tl.where(ids == draft, float("-inf"), plain)', "plain"),
+        ("bonus row treated as a draft", " & (row < end_row - 1)", ""),
+        ("no fallback to p", 'tl.max(values, axis=0) > float("-inf")', "tl.max(values, axis=0) < 1e30"),
+        (
+            "mass of all tokens",
+            "tl.where(kept, fixed_mass(x, largest), 0)",
+            "tl.where(ids < vocab, fixed_mass(x, largest), 0)",
+        ),
+        ("q of the first draft", "(row - first) * draft_stride", "0 * draft_stride"),
+    ],
+    "prepare_inputs": [
+        (
+            "stale slots behind the live ones",
+            "tl.where(live, block * PAGE + position % PAGE, -1)",
+            "block * PAGE + position % PAGE",
+        ),
+        ("page boundary", "position // PAGE", "(position + 1) // PAGE"),
+        ("length without the token itself", "tl.where(live, position + 1, 0)", "tl.where(live, position, 0)"),
+        ("draft over a known token", "(position < known)", "(position < known - 1)"),
+        ("rejected drafts count as computed", " - (wanted - count)", ""),
+        (
+            "token of the next row",
+            "low = tl.where(right, middle + 1, low)",
+            "low = tl.where(right, middle, low)",
+        ),
+        ("draft behind the last row", "live & (entry < last - 1)", "live & (entry < last)"),
+        ("block table of padding rows", "readable = tl.where(slot >= 0, width, 0)", "readable = width"),
+    ],
+}
+
+
+@pytest.mark.parametrize("op", FAULTS)
+def test_faults_are_found(op):
+    faults = [(op, *fault) for fault in FAULTS[op]]
+    assert_passes(
+        "from tests.kernels.faults import Fault, assert_found\n"
+        f"assert_found([Fault(*fields) for fields in {faults!r}])\n"
+    )
