@@ -19,6 +19,7 @@ FLOATS = (torch.float32, torch.bfloat16)
 MAX_DIM = 512
 
 NVIDIA_TILE = (128, 64, 8, 2)  # query rows, keys, warps, stages
+NVIDIA_WIDE_TILE = (128, 32, 8, 2)  # values wider than 128: their accumulator takes half of the registers
 HIP_TILE = (64, 32, 4, 1)  # 64 KiB of LDS hold no more
 FLOAT32_TILE = (16, 32, 4, 1)  # no matrix instruction is IEEE
 
@@ -160,7 +161,12 @@ def dense_mha(
 
 
 def _tiles(dtype: torch.dtype, dk: int, dv: int, target: Target) -> TileConfig:
-    tile = FLOAT32_TILE if dtype is torch.float32 else HIP_TILE if target.kind == "hip" else NVIDIA_TILE
+    if dtype is torch.float32:
+        tile = FLOAT32_TILE
+    elif target.kind == "hip":
+        tile = HIP_TILE
+    else:
+        tile = NVIDIA_TILE if dv <= 128 else NVIDIA_WIDE_TILE
     block_m, block_n, warps, stages = tile
     head = 1 << (dk.bit_length() - 1)
     tiles = {

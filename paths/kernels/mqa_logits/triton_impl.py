@@ -336,7 +336,8 @@ def _tiles(dtype: torch.dtype, heads: int, dim: int, rows_per_request: int) -> T
         "BLOCK_N": FLOAT32_KEYS if dtype is torch.float32 else BLOCK_KEYS,
         "BLOCK_D": max(32, triton.next_power_of_2(dim)),
     }
-    return TileConfig(num_warps=4, num_stages=2, tiles=tiles)
+    # two rows of queries a product double the accumulator: twice the warps hold it
+    return TileConfig(num_warps=8 if block_q > 1 else 4, num_stages=2, tiles=tiles)
 
 
 def _check_query(q: Tensor, weights: Tensor) -> None:
