@@ -43,7 +43,7 @@ def check_cases() -> list[Case]:
         Case(f"{dtype}/5 rows of 48", partial(_make, index_dtype=dtype, rows=5, source="bf16", dim=48))
         for dtype in INDEX_DTYPES
     ]
-    far = [Case("fp8/blocks far apart", partial(_make, index_dtype="fp8", rows=6, source="bf16", far=True))]
+    far = [Case("fp8/blocks far apart", partial(_make, index_dtype="fp8", rows=20, source="bf16", far=True))]
     slow = [
         Case(f"{dtype}/1000 rows", partial(_make, index_dtype=dtype, rows=1000, source="bf16"), slow=True)
         for dtype in INDEX_DTYPES
@@ -71,7 +71,7 @@ def _make(
     hadamard: bool = False,
     far: bool = False,
 ) -> Call:
-    blocks = rows // PAGE_SIZE + 3
+    blocks = rows // PAGE_SIZE + (4 if far else 3)
     cache = cache_of("bf16", blocks=blocks, device=device, index_dtype=index_dtype, index_dim=dim)
     if far:
         cache = far_apart(cache)

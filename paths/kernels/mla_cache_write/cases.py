@@ -107,7 +107,7 @@ def check_cases() -> list[Case]:
     far = [
         Case(
             "fp8_ds_mla/blocks far apart",
-            partial(_make, kv_dtype="fp8_ds_mla", rows=6, source="bf16", far=True),
+            partial(_make, kv_dtype="fp8_ds_mla", rows=20, source="bf16", far=True),
             skip=ADJACENT,
         )
     ]
@@ -129,7 +129,7 @@ def _make(
     rope: int = ROPE,
     far: bool = False,
 ) -> Call:
-    blocks = rows // PAGE_SIZE + 3
+    blocks = rows // PAGE_SIZE + (4 if far else 3)
     cache = cache_of(kv_dtype, blocks=blocks, device=device, latent=latent, rope=rope, k_scale=0.37)
     if far:
         cache = far_apart(cache)
