@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE
-from paths.kernels.cases import Call, Case, exact, randn
+from paths.kernels.cases import Call, Case, exact, randn, rows_far_apart
 
 TOKENS = (0, 1, 63, 64, 65, 100, 111)
 MAX_LENGTH = 300
@@ -94,7 +94,7 @@ def check_cases() -> list[Case]:
         )
         for function, build in _BUILDERS.items()
         for tokens, rows, drafts, slack in zip(
-            TOKENS, (0, 1, 5, 16, 65, 33, 7), (0, 0, 3, 0, 1, 5, 2), (0, 1, 1, 0, 300, 28, 7), strict=True
+            TOKENS, (0, 1, 5, 16, 65, 33, 7), (0, 0, 3, 0, 1, 5, 2), (0, 2, 1, 0, 300, 28, 7), strict=True
         )
     ]
     wide = [
@@ -113,7 +113,11 @@ def check_cases() -> list[Case]:
         for rows, width in zip(TOKENS, (7, 1, 256, 100, 33, 1025, 64), strict=True)
         for name, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16))
     ]
-    return [*cases, *gathers, *wide]
+    far = Case(
+        "gather_rows/row offsets beyond 32 bits",
+        partial(_gather, rows=20, width=30, dtype=torch.bfloat16, far_apart=True),
+    )
+    return [far, *cases, *gathers, *wide]
 
 
 def _make(
@@ -191,10 +195,19 @@ def _post_update(step: DrawnStep) -> Call:
 
 
 def _gather(
-    generator: torch.Generator, device: torch.device, *, rows: int, width: int, dtype: torch.dtype
+    generator: torch.Generator,
+    device: torch.device,
+    *,
+    rows: int,
+    width: int,
+    dtype: torch.dtype,
+    far_apart: bool = False,
 ) -> Call:
-    x = randn(generator, 50, width + 3, device=device, dtype=dtype)[:, :width]
-    at = torch.randint(0, 50, (rows,), generator=generator).to(device)
+    source = 4 if far_apart else 50
+    x = randn(generator, source, width + 3, device=device, dtype=dtype)[:, :width]
+    if far_apart:
+        x = rows_far_apart(source, width, dtype, device).copy_(x)
+    at = torch.randint(0, source, (rows,), generator=generator).to(device)
     return Call((x, at), {}, lambda out: {"rows": out}, {"rows": exact()}, function="gather_rows")
 
 

@@ -16,6 +16,8 @@ from paths.kernels.tensors import check_tensor
 
 PAGE = tl.constexpr(PAGE_SIZE)
 NULL = tl.constexpr(NULL_BLOCK)
+# counts that change with every step: a kernel compiled anew for 1 or for multiples of 16 would stall it
+PER_STEP = ("tokens", "wanted", "rows", "steps")
 
 
 @triton.jit
@@ -33,7 +35,7 @@ def owner(starts, entries, rows, steps):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PER_STEP)
 def prepare_positions_kernel(
     slots,
     query_start,
@@ -85,7 +87,7 @@ def token_at(
     return token
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PER_STEP)
 def combine_tokens_kernel(
     slots,
     query_start,
@@ -146,7 +148,7 @@ def gather_block_table_kernel(slots, block_table, out, stride, out_stride, width
     tl.store(out + row * out_stride + column, block, mask=column < width)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PER_STEP)
 def slot_mapping_kernel(positions, req_rows, lengths, block_table, out, stride, tokens, BLOCK: tl.constexpr):
     """Grid over blocks of tokens."""
     entry = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from paths.kernels.cases import Call, Case, exact, randn
+from paths.kernels.cases import Call, Case, exact, randn, rows_far_apart
 from paths.kernels.sample.cases import draw_parameters
 
 REQUESTS = (0, 1, 63, 64, 65, 100, 111)
@@ -38,6 +38,12 @@ def check_cases() -> list[Case]:
     edges = [
         Case(f"edges/{kind}", partial(_make_edges, probs=kinds[kind][0])) for kind in ("one-hot", "drawn")
     ]
+    edges.append(
+        Case(
+            "edges/row offsets beyond 32 bits",
+            partial(_make, requests=3, drafts=2, vocab=40, probs=False, all_greedy=True, far_apart=True),
+        )
+    )
     wide = [
         Case(
             f"production/{requests} requests of {vocab}",
@@ -59,6 +65,7 @@ def _make(
     probs: bool,
     all_greedy: bool = False,
     masks: bool = False,
+    far_apart: bool = False,
 ) -> Call:
     """Target rows of a request resemble each other, so that likely drafts are accepted for a while."""
     counts = torch.randint(0, drafts + 1, (requests,), generator=generator) + 1
@@ -74,9 +81,11 @@ def _make(
     logits = 2 * randn(generator, requests, vocab, device=cpu)[owner] + randn(
         generator, rows, vocab, device=cpu
     )
+    if far_apart:
+        logits = rows_far_apart(rows, vocab, logits.dtype, device).copy_(logits)
     draft_ids = torch.where(
         torch.rand(rows, generator=generator) < 0.6,
-        logits.argmax(-1),
+        logits.argmax(-1).cpu(),
         torch.randint(-1, vocab, (rows,), generator=generator),
     )
     q = randn(generator, requests + 3, max(drafts, 1), vocab, device=cpu).softmax(-1) if probs else None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paths.kernels.cases import Call, Case, exact, randn
+from paths.kernels.cases import Call, Case, exact, randn, rows_far_apart
 
 ROWS = (0, 1, 63, 64, 65, 100, 111)
 MASKS = {"top-k": (True, False), "top-p": (False, True), "top-k and top-p": (True, True)}
@@ -31,7 +31,13 @@ def check_cases() -> list[Case]:
         for name, masks in MASKS.items()
         for rows, vocab, ties in ((1, 1, False), (20, 100, True), (3, 4500, True))
     ]
-    hard = [Case("edges/infinities, NaN, equal logits", _make_edges)]
+    hard = [
+        Case("edges/infinities, NaN, equal logits", _make_edges),
+        Case(
+            "edges/row offsets beyond 32 bits",
+            partial(_make, rows=4, vocab=70, top_k=True, top_p=True, far_apart=True),
+        ),
+    ]
     wide = [
         Case(
             f"production/{rows} rows of {vocab}",
@@ -91,9 +97,12 @@ def _make(
     top_p: bool = False,
     ties: bool = False,
     all_greedy: bool = False,
+    far_apart: bool = False,
 ) -> Call:
     entries = rows + 3
     logits = draw_logits(generator, rows, vocab, ties=ties or all_greedy, device=device)
+    if far_apart:
+        logits = rows_far_apart(rows, vocab, logits.dtype, device).copy_(logits)
     parameters = draw_parameters(
         generator, entries, top_k=top_k, top_p=top_p, all_greedy=all_greedy, device=device
     )
