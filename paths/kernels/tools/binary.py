@@ -26,9 +26,9 @@ class Binary:
     matrix: tuple[str, ...]
 
 
-def inspect_cuda(ptx: str, arch: int, shared: int) -> Binary:
+def inspect_cuda(ptx: str, arch: int, shared: int, *, fuse: bool) -> Binary:
     """Assembles `ptx` once more with Triton's ptxas, which tells registers and spills when asked (-v)."""
-    report = _ptxas_report(ptx, arch)
+    report = _ptxas_report(ptx, arch, fuse=fuse)
     registers = re.search(r"Used (\d+) registers", report)
     stores = sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", report))
     loads = sum(int(n) for n in re.findall(r"(\d+) bytes spill loads", report))
@@ -73,14 +73,16 @@ def hip_matrix(amdgcn: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _ptxas_report(ptx: str, arch: int) -> str:
+def _ptxas_report(ptx: str, arch: int, *, fuse: bool) -> str:
+    """What ptxas says with the options that Triton gives it."""
     from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
     ptxas: Any = get_ptxas(arch)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx, encoding="utf-8")
-        command = [ptxas.path, "-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]
+        options = ["-v", "-lineinfo", "--regAllocOptLevel=2", *([] if fuse else ["--fmad=false"])]
+        command = [ptxas.path, *options, f"--gpu-name={sm_arch_from_capability(arch)}"]
         done = subprocess.run(
             [*command, str(source), "-o", str(Path(folder) / "kernel.cubin")],
             capture_output=True,

@@ -124,11 +124,11 @@ def compile_spec(spec: CompileSpec, target: Target) -> Binary:
     )
     if target.kind == "hip":
         return inspect_hip(compiled.asm["amdgcn"], compiled.metadata.shared)
-    return inspect_cuda(compiled.asm["ptx"], int(target.arch), compiled.metadata.shared)
+    return inspect_cuda(compiled.asm["ptx"], int(target.arch), compiled.metadata.shared, fuse=spec.fuse)
 
 
 def _faults(spec: CompileSpec, binary: Binary) -> Iterable[str]:
-    if binary.spilled > spec.spills:
+    if binary.spilled > spec.spills and not spec.of_check:  # what only the checks run may be slow
         yield f"spills {binary.spilled} bytes, accepted are {spec.spills}"
     if spec.spills and not spec.notes:
         yield "accepts spills and does not say why"
