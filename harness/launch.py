@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from harness.client.endpoint import EngineDied
-from harness.client.frames import FrameSocket, SendTimeout
+from harness.client.frames import FrameSocket, SendTimeout, UnreadableFrame
+from harness.client.messages import MalformedMessage, checked
 from harness.client.pipe import PipeEndpoint
 from harness.environment import engine_environment
 from harness.process_group import end_group
@@ -96,17 +97,33 @@ class EngineProcess:
             frames.send(("config", self._config, self._nonce, self._sys_path), self._timeout_s)
         except SendTimeout as error:
             raise EngineDied("timeout", f"the engine did not take its configuration: {error}") from error
+        try:
+            message = self._await_ready(frames, process, deadline, on_progress)
+        except (MalformedMessage, UnreadableFrame) as error:
+            raise EngineDied("crash", f"the engine sent nonsense: {error}") from error
+        return self._ready(message, frames, process, time.monotonic() - began)
+
+    def _await_ready(
+        self,
+        frames: FrameSocket,
+        process: subprocess.Popen[bytes],
+        deadline: float,
+        on_progress: Callable[[str], None],
+    ) -> tuple[Any, ...]:
+        """The `ready` message. A child of a dead engine may hold its connection: watch its process."""
         while True:
-            for _, message in frames.receive(_LOOK_S):
+            ended = process.poll() is not None  # before reading: what it said last is still there
+            for _, said in frames.receive(0.0 if ended else _LOOK_S):
+                message = checked(said)
                 if message[0] == "progress":
                     on_progress(message[1])
                 elif message[0] == "ready":
-                    return self._ready(message, frames, process, time.monotonic() - began)
+                    return message
                 elif message[0] == "user_error":
                     raise UserError(message[1])
                 elif message[0] == "fatal":
                     raise EngineDied(message[1], message[2])
-            if frames.closed:
+            if ended or frames.closed:
                 raise self._explain_end()
             if time.monotonic() > deadline:
                 raise EngineDied(
@@ -157,7 +174,11 @@ class EngineProcess:
                 "crash", f"process {pid} answered, but {process.pid} was started: identity not proven"
             )
         self._endpoint = PipeEndpoint(
-            frames, startup=startup, timeout_s=self._timeout_s, explain_end=self._explain_end
+            frames,
+            startup=startup,
+            timeout_s=self._timeout_s,
+            explain_end=self._explain_end,
+            exited=lambda: process.poll() is not None,
         )
         return Ready(endpoint=self._endpoint, startup=startup, effective=effective, pid=pid, ready_s=ready_s)
 

@@ -20,8 +20,15 @@ _LARGE = struct.Struct("!Q")
 _LARGEST_SMALL = 0x7FFFFFFF
 
 
+_LARGEST = 1 << 34  # bytes of one message; more is no message but noise
+
+
 class SendTimeout(Exception):
     """The other side did not take a message in time."""
+
+
+class UnreadableFrame(Exception):
+    """What arrived is no message of the protocol; nothing after it can be told apart any more."""
 
 
 class FrameSocket:
@@ -33,6 +40,7 @@ class FrameSocket:
         self._buffer = bytearray()
         self._frames: deque[tuple[int, bytes]] = deque()
         self._ended = False
+        self._noise = ""  # why what arrives cannot be read any more
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
         self._either = select.poll()
@@ -42,12 +50,16 @@ class FrameSocket:
     def closed(self) -> bool:
         return self._ended and not self._frames
 
+    @property
+    def _deaf(self) -> bool:
+        return self._ended or bool(self._noise)
+
     def send(self, message: object, timeout_s: float) -> None:
         """Send one message, reading meanwhile. Raises SendTimeout; a lost peer shows when reading."""
         payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         left = memoryview(_header(len(payload)) + payload)
         deadline = time.monotonic() + timeout_s
-        while left and not self._ended:
+        while left and not self._deaf:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise SendTimeout(f"a message of {len(payload)} bytes was not taken within {timeout_s:g} s")
@@ -59,13 +71,24 @@ class FrameSocket:
                 left = left[self._write(left) :]
 
     def receive(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """Every message that is there, with its read time; waits up to `timeout_s` for the first."""
-        if not self._frames and not self._ended and self._readable.poll(max(0.0, timeout_s) * 1000):
+        """Every message that is there, with its read time; waits up to `timeout_s` for the first.
+
+        Raises UnreadableFrame, after which the rest of the stream is lost.
+        """
+        if not self._frames and not self._deaf and self._readable.poll(max(0.0, timeout_s) * 1000):
             self._read()
-        while not self._ended and self._readable.poll(0):
+        while not self._deaf and self._readable.poll(0):
             self._read()
-        messages = [(time_ns, pickle.loads(payload)) for time_ns, payload in self._frames]
-        self._frames.clear()
+        messages: list[tuple[int, Any]] = []
+        while self._frames:
+            time_ns, payload = self._frames.popleft()
+            try:
+                messages.append((time_ns, pickle.loads(payload)))
+            except Exception as error:  # noqa: BLE001 - unpickling noise can raise anything; it is said below
+                self._noise = f"a message cannot be unpickled ({type(error).__name__}: {error})"
+                self._frames.clear()
+        if self._noise and not messages:
+            raise UnreadableFrame(self._noise)
         return messages
 
     def close(self) -> None:
@@ -106,6 +129,9 @@ class FrameSocket:
                     break
                 (size,) = _LARGE.unpack_from(buffer, body)
                 body += _LARGE.size
+            if not 0 <= size <= _LARGEST:
+                self._noise = f"a message announces {size} bytes"
+                break
             if len(buffer) - body < size:
                 break
             self._frames.append((now, bytes(buffer[body : body + size])))

@@ -18,7 +18,7 @@ _ACTIVE, _LEAVING, _ENDED = 0, 1, 2  # LEAVING: the client gave it up, the engin
 _COLUMNS: dict[str, type[np.signedinteger]] = {
     "phase": np.int8, "prompt_tokens": np.int32, "requested_tokens": np.int32, "scheduled_ns": np.int64,
     "ready_ns": np.int64, "sent_ns": np.int64, "ended_ns": np.int64, "finish": np.int8, "cut": np.int8,
-    "state": np.int8, "heard_ns": np.int64,
+    "state": np.int8, "heard_ns": np.int64, "place": np.int32,
 }  # fmt: skip
 
 
@@ -92,17 +92,12 @@ class Ledger:
 
     def absorb(self, read_ns: int, events: StepEvents) -> int:
         """Enter one frame; returns how many slots it freed. Raises EngineDied for an impossible frame."""
-        if int(events.token_counts.sum()) != len(events.token_ids):
-            raise EngineDied("crash", "the engine announced a number of tokens that it did not send")
-        rows, counts, finish = events.request_ids - self._first_id, events.token_counts, events.finish
-        known = (rows >= 0) & (rows < self.rows)
-        if not known.all():
-            raise EngineDied(
-                "crash", f"the engine answered request {events.request_ids[~known][0]}, never sent"
-            )
+        rows = events.request_ids.astype(np.int64, copy=False) - self._first_id
+        counts, finish = events.token_counts, events.finish
+        self._refuse_impossible(rows, events)
         state = self._columns["state"][rows]
         live = state == _ACTIVE
-        closing = rows[(finish != FinishReason.NONE) & (state != _ENDED)]
+        closing = rows[finish != FinishReason.NONE]
         for row in events.details.keys() & set(np.flatnonzero(finish == FinishReason.ERROR).tolist()):
             self._errors[int(rows[row])] = events.details[row].error or "no reason given"
         if not live.all():  # what an abandoned request still says is not counted
@@ -115,6 +110,24 @@ class Ledger:
         self._columns["state"][closing] = _ENDED
         self.occupied -= len(closing)
         return len(closing)
+
+    def _refuse_impossible(self, rows: npt.NDArray[np.int64], events: StepEvents) -> None:
+        """Raises EngineDied for a frame after which the books could not be right any more."""
+        ids, counts = events.request_ids, events.token_counts
+        if int(counts.sum()) != len(events.token_ids) or (len(counts) and int(counts.min()) < 0):
+            raise EngineDied("crash", "the engine announced a number of tokens that it did not send")
+        unknown = (rows < 0) | (rows >= self.rows)
+        if unknown.any():
+            raise EngineDied("crash", f"the engine answered request {ids[unknown][0]}, never sent")
+        late = self._columns["state"][rows] == _ENDED
+        if late.any():
+            raise EngineDied("crash", f"the engine answered request {ids[late][0]} again after its end")
+        # a row that occurs twice keeps only its last place
+        places, order = self._columns["place"], np.arange(len(rows), dtype=np.int32)
+        places[rows] = order
+        twice = places[rows] != order
+        if twice.any():
+            raise EngineDied("crash", f"the engine answered request {ids[twice][0]} twice in one step")
 
     def _end(self, rows: npt.NDArray[np.int64], finish: npt.NDArray[np.int8], now_ns: int) -> None:
         columns = self._columns

@@ -43,8 +43,8 @@ class FakeClock:
 class FakeEndpoint:
     """Serves every request at once (or `parallel` at a time, in order) as `script(request, number)` says.
 
-    Events that fall on one moment form one frame. `submit_ms` is what a call of submit costs the client;
-    `dies_ms` after the start poll raises EngineDied; `deaf`: aborts are not acknowledged.
+    Events that fall on one moment form one frame, with one row per request. `submit_ms` is what a call
+    of submit costs the client; `dies_ms` after the start poll raises EngineDied; `deaf`: aborts are not acknowledged.
     """
 
     startup = StartupReport(
@@ -119,14 +119,15 @@ class FakeEndpoint:
         return [(limit, self._frame(limit))] if self._due and self._due[0][0] <= limit else []
 
     def _frame(self, now_ns: int) -> StepEvents:
-        rows = []
+        told: dict[int, tuple[int, FinishReason]] = {}
         while self._due and self._due[0][0] <= now_ns:
             _, _, request, tokens, finish = heapq.heappop(self._due)
             if request in self.in_flight:
-                rows.append((request, tokens, finish))
+                told[request] = (told.get(request, (0,))[0] + tokens, finish)
                 if finish is not FinishReason.NONE:
                     self.in_flight.discard(request)
                     self._running -= 1
+        rows = [(request, tokens, finish) for request, (tokens, finish) in told.items()]
         total = sum(tokens for _, tokens, _ in rows)
         self.counts.output_tokens += total
         self._start_queued(now_ns)
