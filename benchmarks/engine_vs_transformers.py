@@ -206,7 +206,13 @@ def main() -> None:
             f"{row['contender']:14} {row['concurrency']:>11} {row['tok_s']:>9} {row.get('ratio', 1):>7} "
             f"{spread:>15} {row.get('floor') or '':>6}"
         )
+    below = [row for row in rows if row.get("floor") and row["ratio"] < row["floor"]]
+    for row in below:
+        print(
+            f"{row['contender']} at concurrency {row['concurrency']}: {row['ratio']} is below {row['floor']}"
+        )
     print(json.dumps({"rounds": options.rounds, "threads": options.threads, "rows": rows}))
+    sys.exit(1 if below else 0)
 
 
 if __name__ == "__main__":
