@@ -50,6 +50,12 @@ class CppKernels:
         self._sparse_mla = operators.sparse_mla.default
         self._moe_route = operators.moe_route.default
         self._moe_experts = operators.moe_experts.default
+        self._prepare_positions = operators.prepare_positions.default
+        self._combine_tokens = operators.combine_tokens.default
+        self._slot_mapping = operators.slot_mapping.default
+        self.gather_block_table = operators.gather_block_table.default
+        self.gather_rows = operators.gather_rows.default
+        self._post_update = operators.post_update.default
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._rms_norm(x, weight, eps)
@@ -117,3 +123,66 @@ class CppKernels:
 
     def moe_experts(self, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
         return self._moe_experts(x, ids, weights, w13, w2)
+
+    def prepare_positions(
+        self,
+        slots: Tensor,
+        query_start: Tensor,
+        computed: Tensor,
+        *,
+        positions: Tensor,
+        req_rows: Tensor,
+        lengths: Tensor,
+        seq_lens: Tensor,
+    ) -> None:
+        self._prepare_positions(slots, query_start, computed, positions, req_rows, lengths, seq_lens)
+
+    def combine_tokens(
+        self,
+        slots: Tensor,
+        query_start: Tensor,
+        logits_start: Tensor,
+        positions: Tensor,
+        token_ids: Tensor,
+        total_len: Tensor,
+        draft_tokens: Tensor,
+        *,
+        input_ids: Tensor,
+        logits_rows: Tensor,
+        logits_slots: Tensor,
+        next_positions: Tensor,
+        draft_ids: Tensor,
+    ) -> None:
+        self._combine_tokens(
+            slots,
+            query_start,
+            logits_start,
+            positions,
+            token_ids,
+            total_len,
+            draft_tokens,
+            input_ids,
+            logits_rows,
+            logits_slots,
+            next_positions,
+            draft_ids,
+        )
+
+    def slot_mapping(
+        self, positions: Tensor, req_rows: Tensor, lengths: Tensor, block_table: Tensor, *, out: Tensor
+    ) -> None:
+        self._slot_mapping(positions, req_rows, lengths, block_table, PAGE_SIZE, out)
+
+    def post_update(
+        self,
+        slots: Tensor,
+        query_start: Tensor,
+        logits_start: Tensor,
+        sampled: Tensor,
+        counts: Tensor,
+        *,
+        computed: Tensor,
+        total_len: Tensor,
+        token_ids: Tensor,
+    ) -> None:
+        self._post_update(slots, query_start, logits_start, sampled, counts, computed, total_len, token_ids)
