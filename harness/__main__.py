@@ -1,114 +1,56 @@
-"""The command line: compose, plan, run, and end with the exit code.
-
-python -m harness +path=dsa_mrv2 concurrency=1,1024
-"""
+"""Entry point: whatever happens, one line says so and the exit code is one of the documented ones."""
 
 from __future__ import annotations
 
-import shlex
+import contextlib
+import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
-import yaml
-
-from harness.arguments import USAGE, Arguments, parse_arguments
-from harness.cell import Cell, resolve_cell
-from harness.composition import Composer, packaged_conf
-from harness.config import CellConfig, validate_cell
-from harness.environment import code_revision, harness_version
 from harness.errors import ExitCode, one_line
-from harness.hardware import detect_platform
-from harness.overrides import expand_sweeps
-from paths.api import UserError
+from harness.streams import mend_streams, silence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `python -m harness` and of the console script. Returns the exit code."""
-    argv = sys.argv[1:] if argv is None else argv
+    mend_streams()
     try:
-        return int(_dispatch(parse_arguments(argv), shlex.join(["python", "-m", "harness", *argv])))
-    except UserError as error:
-        print(f"harness: {one_line(error)}", file=sys.stderr)
-        return int(ExitCode.USAGE)
+        # imported here, so that an interruption or a fault while importing ends like any other
+        from harness.command_line import run_command
+
+        code = run_command(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        print("harness: interrupted", file=sys.stderr)
-        return int(ExitCode.INTERRUPTED)
+        _say("interrupted")
+        code = ExitCode.INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has read enough
+        silence(sys.stdout)
+        code = ExitCode.OK
+    except Exception as error:  # noqa: BLE001 - the last boundary: 1, Python's own code, means a regression
+        _say(f"fault in the harness: {type(error).__name__}: {one_line(error)}; {_keep_traceback(error)}")
+        silence(sys.stdout)
+        code = ExitCode.INFRASTRUCTURE
+    return int(code)
 
 
-def _dispatch(arguments: Arguments, command: str) -> ExitCode:
-    if arguments.version:
-        print(f"harness {harness_version()} ({code_revision()})")
-        return ExitCode.OK
-    composer = Composer(arguments.config_dirs)
-    if arguments.help:
-        print(USAGE + (packaged_conf() / "config.yaml").read_text(encoding="utf-8"))
-        return ExitCode.OK
-    if arguments.cfg or arguments.info:
-        return _inspect(arguments, composer)
-    if not arguments.overrides:
-        return _say_what_to_type(composer)
-    choices = expand_sweeps(arguments.overrides, composer.groups)
-    verb = composer.compose(choices[0]).get("cmd")
-    if verb == "list":
-        from harness.listing import print_listing
-
-        return print_listing(composer, choices[0], arguments.config_dirs)
-    if verb == "doctor":
-        from harness.doctor import print_diagnosis
-
-        return print_diagnosis(composer, choices[0])
-    cells = _cells(composer, choices)
-    return _measure(cells, arguments, command)
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it; the exit code says the same
+        print(f"harness: {text}", file=sys.stderr, flush=True)
 
 
-def _cells(composer: Composer, choices: Sequence[tuple[str, ...]]) -> list[Cell]:
-    """Every cell, validated; nothing has been started or written yet."""
-    known, revision = composer.groups["path"], code_revision()
-    configs: list[CellConfig] = [validate_cell(composer.compose(choice), known) for choice in choices]
-    return [
-        resolve_cell(config, overrides=choice, platform=detect_platform(config.device), revision=revision)
-        for config, choice in zip(configs, choices, strict=True)
-    ]
-
-
-def _measure(cells: Sequence[Cell], arguments: Arguments, command: str) -> ExitCode:
-    from harness import console
-    from harness.plan import build_plan
-    from harness.preflight import check_launches
-
-    launches, duplicates = build_plan(cells)
-    preflight = check_launches(launches, [str(folder) for folder in arguments.config_dirs])
-    console.print_plan(launches, duplicates)
-    if cells[0].config.dry_run:
-        for launch_id, reason in preflight.unsupported.items():
-            print(f"{launch_id}: UNSUPPORTED here: {reason}", file=sys.stderr)
-        console.print_commands(launches, arguments.config_dirs)
-        return ExitCode.OK
-    from harness.run import run_plan
-
-    return run_plan(launches, preflight=preflight, config_dirs=arguments.config_dirs, command=command)
-
-
-def _inspect(arguments: Arguments, composer: Composer) -> ExitCode:
-    """--cfg and --info, of the first cell."""
-    from harness.inspection import hydra_inspect
-
-    choices = expand_sweeps(arguments.overrides, composer.groups)
-    composed = composer.compose(choices[0])
-    if len(choices) > 1:
-        print(f"# first of {len(choices)} cells: {shlex.join(choices[0])}", file=sys.stderr)
-    if arguments.cfg == "job":
-        print(yaml.safe_dump(composed, sort_keys=False), end="")
-        return ExitCode.OK
-    return hydra_inspect(arguments, choices[0])
-
-
-def _say_what_to_type(composer: Composer) -> ExitCode:
-    print("harness: nothing to do. Choose a path and a load:\n", file=sys.stderr)
-    for name in composer.groups["path"]:
-        print(f"  python -m harness +path={name} concurrency=1,1024", file=sys.stderr)
-    print("\nAlso: cmd=list (what each path would run here), cmd=doctor, --help", file=sys.stderr)
-    return ExitCode.USAGE
+def _keep_traceback(error: Exception) -> str:
+    """Write the traceback beside the temporary files; says where it is."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        handle, name = tempfile.mkstemp(prefix="harness-fault-", suffix=".log")
+        os.close(handle)
+        Path(name).write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as failure:
+        return f"its traceback cannot be kept ({failure.strerror})"
+    return f"traceback in {name}"
 
 
 if __name__ == "__main__":

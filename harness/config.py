@@ -13,6 +13,8 @@ from paths.api import UserError
 
 Device = Literal["cpu", "cuda", "rocm", "xpu"]
 
+_DAY_S = 86_400
+
 
 class _Section(BaseModel):
     # strict: 1.5, true and "8" are not integers
@@ -96,28 +98,36 @@ class CellConfig(_Section):
     threads: Literal["auto"] | int = Field(description="auto (cores - 1), or an integer from 1 to the cores")
     engine: EngineSection
     concurrency: int | None = _count(
-        "an integer from 1, a sweep such as 1,1024, or null (1; with request_rate no cap)"
+        "an integer from 1 to 65536, a sweep such as 1,1024, or null (1; with request_rate no cap)", le=65536
     )
     request_rate: float | None = Field(
-        gt=0,
+        ge=1e-3,
+        le=1e6,
         allow_inf_nan=False,
-        description="a number above 0 in requests per second, or null for closed loop",
+        description="a number from 0.001 to 1000000 in requests per second, or null for closed loop",
     )
     burstiness: float = Field(gt=0, description="a number above 0: 1 Poisson, inf constant")
     workload: WorkloadSection
     isl: int | None = _count("an integer from 1, or null for the default")
     osl: int | None = _count("an integer from 1, or null for the default")
-    num_prompts: int | None = _count("an integer from 1, or null (from measure_s and concurrency)")
+    num_prompts: int | None = _count(
+        "an integer from 1 to 10000000, or null (from measure_s and concurrency)", le=10**7
+    )
     seed: int = Field(ge=0, le=2**32 - 1, description="an integer from 0 to 2^32 - 1")
     measure_s: float | None = Field(
-        ge=0, allow_inf_nan=False, description="seconds from 0, or null for the default"
+        ge=0, le=_DAY_S, allow_inf_nan=False, description="seconds from 0 to 86400, or null for the default"
     )
     warmup_s: float | None = Field(
-        ge=0, allow_inf_nan=False, description="seconds from 0, or null for the default"
+        ge=0, le=_DAY_S, allow_inf_nan=False, description="seconds from 0 to 86400, or null for the default"
     )
-    timeout_s: float | None = Field(gt=0, allow_inf_nan=False, description="seconds above 0, or null")
+    timeout_s: float | None = Field(
+        gt=0, le=7 * _DAY_S, allow_inf_nan=False, description="seconds above 0, up to 604800, or null"
+    )
     request_timeout_s: float | None = Field(
-        gt=0, allow_inf_nan=False, description="seconds above 0, or null for no limit"
+        gt=0,
+        le=7 * _DAY_S,
+        allow_inf_nan=False,
+        description="seconds above 0, up to 604800, or null for no limit",
     )
     dry_run: bool = Field(description="true or false")
     out_dir: str = Field(min_length=1, description="a folder that can be created and written")
@@ -139,6 +149,11 @@ def validate_cell(data: Mapping[str, Any], known_paths: list[str]) -> CellConfig
         raise UserError(f"threads={config.threads}: not allowed; allowed: {_description(('threads',))}")
     if config.workload.kind == "dataset" and config.workload.file is None:
         raise UserError("workload.file=null: a dataset needs a JSONL file; set workload.file=FILE")
+    if config.workload.kind == "random" and config.workload.file is not None:
+        raise UserError(
+            f"workload.file={config.workload.file}: random prompts need no file;"
+            " set workload=dataset to send it, or leave workload.file out"
+        )
     return config
 
 

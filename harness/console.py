@@ -11,10 +11,20 @@ from rich.markup import escape
 
 from harness.launch import worker_command
 from harness.plan import Launch
+from harness.streams import silence
+
+
+class _QuietConsole(Console):
+    """Where nobody reads any more, nothing is printed; the run goes on and keeps its exit code."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        silence(self.file)
+
 
 # a pipe has no width: give tables room instead of rich's 80 columns
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = _QuietConsole(highlight=False, width=None if sys.stdout.isatty() else 120)
+err = _QuietConsole(stderr=True, highlight=False, soft_wrap=True)
 
 _LONGEST_REASON = 300
 

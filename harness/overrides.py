@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from hydra.errors import HydraException
 
 from harness.errors import one_line
@@ -17,6 +18,8 @@ from paths.api import UserError
 NOT_SWEPT = frozenset(
     {"cmd", "measure_s", "warmup_s", "timeout_s", "request_timeout_s", "threads", "dry_run", "out_dir"}
 )
+
+MOST_CELLS = 10_000  # of one command; more is a mistyped range
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -56,6 +59,11 @@ def expand_sweeps(overrides: Sequence[str], groups: Mapping[str, Sequence[str]])
             raise UserError(f"{key} is given twice; a sweep is one word: {key}=a,b")
         seen.add(key)
         choices.append(_values(override, groups))
+    cells = math.prod(len(values) for values in choices)
+    if cells > MOST_CELLS:
+        raise UserError(
+            f"the sweeps make {cells} cells; allowed: up to {MOST_CELLS}; sweep over fewer values"
+        )
     return list(itertools.product(*choices))
 
 
@@ -75,7 +83,9 @@ def _values(override: Override, groups: Mapping[str, Sequence[str]]) -> list[str
                 )
             values = list(value.filter(list(groups[key])))
         else:
-            values = list(override.sweep_string_iterator())
+            if isinstance(value, RangeSweep):
+                _check_range(override.input_line, value)
+            values = list(itertools.islice(override.sweep_string_iterator(), MOST_CELLS + 1))
     except HydraException as error:
         raise UserError(f"{override.input_line}: {one_line(error)}") from error
     if not values:
@@ -83,3 +93,15 @@ def _values(override: Override, groups: Mapping[str, Sequence[str]]) -> list[str
             f"{override.input_line}: the sweep is empty; give at least one value, as in {key}=a,b"
         )
     return [f"{override.get_key_element()}={text}" for text in values]
+
+
+def _check_range(text: str | None, sweep: RangeSweep) -> None:
+    """Before it is expanded: a long range would eat the memory, one that does not advance would never end."""
+    start, stop, step = sweep.start, sweep.stop, sweep.step
+    assert start is not None and stop is not None
+    if not all(math.isfinite(number) for number in (start, stop, step)) or step == 0:
+        raise UserError(f"{text}: start, stop and step must be finite and the step not 0, as in range(1,9,2)")
+    if (stop - start) / step > MOST_CELLS or (start + step == start):
+        raise UserError(
+            f"{text}: allowed are up to {MOST_CELLS} values; give a shorter range or a larger step"
+        )

@@ -49,8 +49,8 @@ BAD = {
     "missing config folder": (["+path=scripted", "--config-dir", "nowhere"], "nowhere", "path/NAME.yaml"),
     "two gpus": (["+path=scripted", "gpus=2"], "gpus=2", "only 1 is supported so far"),
     "no gpu device": (["+path=scripted", "device=tpu"], "device=tpu", "cpu, cuda"),
-    "request rate 0": (["+path=scripted", "request_rate=0"], "request_rate=0", "above 0"),
-    "request rate inf": (["+path=scripted", "request_rate=inf"], "request_rate=inf", "above 0"),
+    "request rate 0": (["+path=scripted", "request_rate=0"], "request_rate=0", "0.001 to 1000000"),
+    "request rate inf": (["+path=scripted", "request_rate=inf"], "request_rate=inf", "0.001 to 1000000"),
     "burstiness 0": (["+path=scripted", "burstiness=0"], "burstiness=0", "above 0"),
     "negative seed": (["+path=scripted", "seed=-1"], "seed=-1", "from 0"),
     "isl 0": (["+path=scripted", "isl=0"], "isl=0", "from 1"),
@@ -145,3 +145,44 @@ def test_refusal_by_the_engine_is_one_line_and_leaves_nothing(tmp_path):
 def test_path_that_imports_torch_to_describe_itself(tmp_path):
     done = harness(*faulty("imports_torch", fast=False), cwd=tmp_path)
     assert done.returncode == 2 and "move the import into start()" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["concurrency=range(1,1000000000)"], "up to 10000 values"),
+        (["concurrency=range(1,9,0)"], "the step not 0"),
+        (["concurrency=range(1,inf)"], "finite"),
+        (["concurrency=range(1,200)", "seed=range(0,100)"], "19900 cells; allowed: up to 10000"),
+        (["concurrency=65537"], "from 1 to 65536"),
+        (["request_rate=0.0009"], "from 0.001 to 1000000"),
+        (["request_rate=1000001"], "from 0.001 to 1000000"),
+        (["num_prompts=10000001"], "from 1 to 10000000"),
+        (["measure_s=86401"], "0 to 86400"),
+        (["warmup_s=86401"], "0 to 86400"),
+        (["timeout_s=604801"], "up to 604800"),
+        (["workload.file=prompts.jsonl"], "random prompts need no file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_could_never_end_is_refused(words, allowed, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["+path=scripted", *words]) == 2
+    said = capsys.readouterr().err
+    assert allowed in said and said.count("\n") == 1
+    assert names(tmp_path) == []
+
+
+def test_a_fault_before_any_cell_is_no_regression(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    def fault(_):
+        raise ZeroDivisionError("injected\nfault")
+
+    monkeypatch.setattr("harness.command_line.parse_arguments", fault)
+    assert main(["+path=scripted"]) == 5
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError: injected fault; traceback in" in said and said.count("\n") == 1
+    (log,) = tmp_path.glob("harness-fault-*.log")
+    assert log.read_text().startswith("Traceback")

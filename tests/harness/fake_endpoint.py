@@ -44,7 +44,8 @@ class FakeEndpoint:
     """Serves every request at once (or `parallel` at a time, in order) as `script(request, number)` says.
 
     Events that fall on one moment form one frame, with one row per request. `submit_ms` is what a call
-    of submit costs the client; `dies_ms` after the start poll raises EngineDied; `deaf`: aborts are not acknowledged.
+    of submit costs the client; `dies_ms` after the start poll raises EngineDied; `deaf`: aborts are not
+    acknowledged.
     """
 
     startup = StartupReport(
