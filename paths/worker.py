@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from paths import registry
@@ -25,28 +26,59 @@ EXIT_USER_ERROR = 2
 EXIT_FATAL = 3
 
 
+class _HarnessGone(Exception):
+    """The other end of the connection is closed: nobody is left to serve or to tell."""
+
+
+class _Peer:
+    """The connection, whose loss is told apart from an engine's own EOFError or BrokenPipeError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        payload = ForkingPickler.dumps(message)  # here: what cannot be pickled is the engine's mistake
+        try:
+            self._connection.send_bytes(payload)
+        except OSError as error:
+            raise _HarnessGone(str(error)) from error
+
+    def receive(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise _HarnessGone(str(error)) from error
+
+    def poll(self, timeout_s: float | None) -> bool:
+        try:
+            return self._connection.poll(timeout_s)
+        except OSError as error:
+            raise _HarnessGone(str(error)) from error
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="paths.worker")
     parser.add_argument("--fd", type=int, required=True)
     connection = Connection(parser.parse_args().fd)
     tie_to_peer(connection.fileno())
+    peer = _Peer(connection)
     try:
-        return _host(connection)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return 0  # the harness is gone: nobody is left to serve or to tell
+        return _host(peer)
+    except _HarnessGone:
+        return 0
     except UserError as error:
-        _send_last(connection, ("user_error", str(error)))
+        _send_last(peer, ("user_error", str(error)))
         return EXIT_USER_ERROR
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever happened becomes one failed row
         traceback.print_exc()
         kind = "oom" if _is_out_of_memory(error) else "crash"
-        _send_last(connection, ("fatal", kind, f"{type(error).__name__}: {_in_one_line(error)}"))
+        _send_last(peer, ("fatal", kind, f"{type(error).__name__}: {_in_one_line(error)}"))
         return EXIT_FATAL
 
 
-def _host(connection: Connection) -> int:
+def _host(connection: _Peer) -> int:
     """Start the engine that the first message describes and serve it until `close`."""
-    _, config, nonce, sys_path = connection.recv()
+    _, config, nonce, sys_path = connection.receive()
     assert isinstance(config, EngineConfig)
     connection.send(("progress", f"loading {config.path} ({config.model.name}, {config.model.checkpoint})"))
     engine = registry.load(config.impl, sys_path).start(config)
@@ -61,10 +93,10 @@ def _host(connection: Connection) -> int:
     return 0
 
 
-def _serve(connection: Connection, engine: Engine) -> None:
+def _serve(connection: _Peer, engine: Engine) -> None:
     while True:
         while connection.poll(0 if engine.has_work() else None):
-            message = connection.recv()
+            message = connection.receive()
             if message[0] == "close":
                 return
             _handle(connection, engine, message)
@@ -73,7 +105,7 @@ def _serve(connection: Connection, engine: Engine) -> None:
             connection.send(("events", events))
 
 
-def _handle(connection: Connection, engine: Engine, message: tuple[Any, ...]) -> None:
+def _handle(connection: _Peer, engine: Engine, message: tuple[Any, ...]) -> None:
     verb = message[0]
     if verb == "add":
         for request in message[1]:
@@ -92,19 +124,20 @@ def _handle(connection: Connection, engine: Engine, message: tuple[Any, ...]) ->
         connection.send(("reply", message[1], answers[verb]()))
 
 
-def _send_last(connection: Connection, message: tuple[Any, ...]) -> None:
+def _send_last(connection: _Peer, message: tuple[Any, ...]) -> None:
     try:
         connection.send(message)
-    except OSError:
+    except _HarnessGone:
         print(f"worker: the harness is gone; last message was {message}", file=sys.stderr)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """MemoryError, torch.OutOfMemoryError, or the RuntimeError of torch's CPU allocator."""
+    """MemoryError, torch.OutOfMemoryError, or a RuntimeError of torch's allocators."""
+    words = ("not enough memory", "can't allocate memory", "CUDA error: out of memory")
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or "not enough memory" in str(error)
+        or any(text in str(error) for text in words)
     )
 
 
