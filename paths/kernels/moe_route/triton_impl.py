@@ -22,7 +22,7 @@ SELECT_TILES = TileConfig(num_warps=1, num_stages=1)  # 256 scores a token
 # splits to occupy the device, many tokens need none.
 LOGIT_TILES = (
     (64, TileConfig(num_warps=4, num_stages=3, tiles={"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 32}), 512),
-    (1024, TileConfig(num_warps=4, num_stages=3, tiles={"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32}), 2048),
+    (1024, TileConfig(num_warps=4, num_stages=3, tiles={"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}), 2048),
     (None, TileConfig(num_warps=8, num_stages=3, tiles={"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}), 8192),
 )
 NEVER = tl.constexpr(-(2**31))  # below the key of every score, that of −inf too
@@ -60,7 +60,8 @@ def moe_route_logits_kernel(
             other=0.0,
         )
         acc = dot(rows, columns, acc)
-    out = partial + (split * tokens.to(tl.int64) + token[:, None]) * EXPERTS + expert[None, :]
+    # `token` is 64 bits wide, and so is what it is added to
+    out = partial + (split * tokens + token[:, None]) * EXPERTS + expert[None, :]
     tl.store(out, acc, mask=live_token[:, None] & live_expert[None, :])
 
 
@@ -101,9 +102,7 @@ def moe_route_select_kernel(
     real = (group < GROUPS)[:, None] & (member < SIZE)[None, :]
     logits = tl.zeros((GROUPS_WIDTH, SIZE_WIDTH), tl.float32)
     for split in tl.static_range(SPLITS):
-        logits += tl.load(
-            partial + (split * tokens.to(tl.int64) + token) * EXPERTS + expert, mask=real, other=0.0
-        )
+        logits += tl.load(partial + (split * tokens + token) * EXPERTS + expert, mask=real, other=0.0)
     scores = tl.sigmoid(logits)
     biased = scores + tl.load(bias + expert, mask=real, other=0.0)
     key = tl.where(real, order_key(biased), NEVER)
@@ -157,7 +156,7 @@ def moe_route(
 ) -> tuple[Tensor, Tensor]:
     """x `[T, D]`, gate float32 `[E, D]`, bias float32 `[E]` → weights float32, ids int32 `[T, top_k]`.
 
-    Few tokens are memory-bound: the gate's 4 × E × D bytes are read once, x once per 64 experts, and
+    Few tokens are memory-bound: the gate's 4 × E × D bytes are read once, x once per BLOCK_N experts, and
     S × T × E × 4 bytes of partial logits are written and read once. A row with NaN chooses in-range ids.
     Raises ValueError.
     """
