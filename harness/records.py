@@ -9,6 +9,7 @@ Missing is None with a reason, never 0 and never NaN.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -154,11 +155,16 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 def append_record(path: Path, record: Record) -> None:
     """Append one line in one write and flush it, so that a crash costs at most the line in flight."""
-    line = record.model_dump_json() + "\n"
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
+    line = (record.model_dump_json() + "\n").encode()
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(size)  # half a line would spoil the next one
+            raise
 
 
 def _refuse_constant(literal: str) -> float:

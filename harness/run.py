@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from harness.records import CellState, Record, RunInfo
 from harness.request_times import MeasurementError
 from harness.requests_table import FILE_NAME, RequestsWriter
 from harness.result_table import print_result
-from harness.run_folder import RunFolder, now_text
+from harness.run_folder import ResultsUnwritable, RunFolder, now_text
 from harness.signals import allowed, deferred, interruptible, shielded
 from paths.api import UserError
 
@@ -44,9 +45,17 @@ def run_plan(
 
     Raises UserError, with nothing left behind, when the results folder cannot be written.
     """
-    folder = RunFolder.create(launches[0].cells[0].config.out_dir)
-    run = _Run(launches, folder, preflight, config_dirs, command)
     with interruptible():
+        out_dir = launches[0].cells[0].config.out_dir
+        folder = RunFolder.create(out_dir)
+        run = _Run(launches, folder, preflight, config_dirs, command)
+        try:
+            run.prepare()
+        except OSError as error:
+            folder.discard()
+            raise UserError(
+                f"out_dir={out_dir}: cannot be written ({error.strerror}); choose a folder with room"
+            ) from error
         return run.execute()
 
 
@@ -101,11 +110,14 @@ class _Run:
             plan=[launch.describe() for launch in launches],
         )
 
-    def execute(self) -> ExitCode:
+    def prepare(self) -> None:
+        """What is known before anything starts. Raises OSError."""
         self._folder.write_info(self._info)
         for launch in self._launches:
             for cell in launch.cells:
                 self._folder.write_cell_config(cell)
+
+    def execute(self) -> ExitCode:
         with shielded():  # however the launches end, the run gets its last rows and its report
             try:
                 with allowed(), self._progress:
@@ -115,6 +127,8 @@ class _Run:
                 self._skip_rest("interrupted", ExitCode.INTERRUPTED)
             except ProcessesSurvived as error:
                 self._skip_rest(str(error), ExitCode.INFRASTRUCTURE)
+            except ResultsUnwritable as error:
+                self._lose(error)
             return self._finish()
 
     def _run_launch(self, launch: Launch) -> None:
@@ -132,7 +146,7 @@ class _Run:
             self._current = left[0]
             try:
                 self._attempt(launch, left, launch_id, place)
-            except ProcessesSurvived:
+            except (ProcessesSurvived, ResultsUnwritable):
                 raise
             except Exception as error:  # noqa: BLE001
                 # the one place that catches everything: a fault of the harness costs a cell, never the run
@@ -291,9 +305,17 @@ class _Run:
         """A row for every cell that has none."""
         self._codes.append(code)
         outcome = Outcome(state=CellState.SKIPPED, reason=f"{reason} before this cell was measured")
-        for launch in self._launches:
-            for cell in self._without_record(launch):
-                self._save(outcome, launch, launch.launch_id, cell)
+        try:
+            for launch in self._launches:
+                for cell in self._without_record(launch):
+                    self._save(outcome, launch, launch.launch_id, cell)
+        except ResultsUnwritable as error:
+            self._lose(error)
+
+    def _lose(self, error: Exception) -> None:
+        """Something of the results could not be written: one line, and an exit code that says so."""
+        self._codes.append(ExitCode.INFRASTRUCTURE)
+        err.print(f"harness: {one_line(error)}", markup=False, soft_wrap=True)
 
     def _finish(self) -> ExitCode:
         """Requests, run.json, report, table."""
@@ -301,12 +323,20 @@ class _Run:
         if self._user_error is not None and set(self._codes) == {ExitCode.USAGE}:
             self._folder.discard()
             raise UserError(self._user_error)
-        code = most_severe(self._codes)
-        self._requests.finish()
-        self._info = self._info.model_copy(update={"finished_at": now_text(), "exit_code": int(code)})
-        self._folder.write_info(self._info)
         from reports.html import write_report  # plotting: only when there is something to report
 
-        report = write_report(self._folder.path)
-        print_result(self._records, report)
-        return code
+        try:
+            self._requests.finish()
+            self._write_end()
+            report = write_report(self._folder.path)
+            print_result(self._records, report)
+        except OSError as error:
+            self._lose(ResultsUnwritable(error))
+            with contextlib.suppress(OSError):  # said in the line above
+                self._write_end()
+        return most_severe(self._codes)
+
+    def _write_end(self) -> None:
+        code = most_severe(self._codes)
+        self._info = self._info.model_copy(update={"finished_at": now_text(), "exit_code": int(code)})
+        self._folder.write_info(self._info)

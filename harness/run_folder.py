@@ -20,6 +20,13 @@ def now_text() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
+class ResultsUnwritable(Exception):
+    """The results folder takes no more rows: the run cannot go on, what is in it stays."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"results cannot be written ({error.strerror or error}: {error.filename or "the run folder"})")
+
+
 class RunFolder:
     """Where things of one run go."""
 
@@ -49,7 +56,10 @@ class RunFolder:
         """Where the log of one launch goes."""
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in path_name)[:60]
         folder = self.path / "cells" / f"{launch_id}-{safe}"
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise ResultsUnwritable(error) from error
         return folder
 
     def write_cell_config(self, cell: Cell) -> None:
@@ -63,13 +73,20 @@ class RunFolder:
         write_text_atomically(self.path / "run.json", info.model_dump_json(indent=2) + "\n")
 
     def append(self, record: Record) -> None:
-        append_record(self.path / "records.jsonl", record)
+        """Raises ResultsUnwritable."""
+        try:
+            append_record(self.path / "records.jsonl", record)
+        except OSError as error:
+            raise ResultsUnwritable(error) from error
 
     def write_fault(self, place: Path, error: Exception) -> Path:
         """Append a traceback of the harness to the log of its own in a launch's folder; returns that log."""
         log = place / "harness.log"
-        with log.open("a", encoding="utf-8") as file:
-            file.write("".join(traceback.format_exception(error)))
+        try:
+            with log.open("a", encoding="utf-8") as file:
+                file.write("".join(traceback.format_exception(error)))
+        except OSError as failure:
+            raise ResultsUnwritable(failure) from error
         return log
 
     def relative(self, file: Path) -> str:

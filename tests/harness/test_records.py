@@ -97,3 +97,17 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_half_a_line_is_taken_back_when_the_disk_is_full(tmp_path, monkeypatch):
+    file = tmp_path / "records.jsonl"
+    file.write_text("complete\n")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    record = Record.model_construct(label="x")
+    with pytest.raises(OSError, match="No space left"):
+        append_record(file, record)
+    assert file.read_text() == "complete\n"
