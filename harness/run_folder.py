@@ -24,7 +24,8 @@ class ResultsUnwritable(Exception):
     """The results folder takes no more rows: the run cannot go on, what is in it stays."""
 
     def __init__(self, error: OSError) -> None:
-        super().__init__(f"results cannot be written ({error.strerror or error}: {error.filename or "the run folder"})")
+        where = error.filename or "the run folder"
+        super().__init__(f"results cannot be written ({error.strerror or error}: {where})")
 
 
 class RunFolder:
