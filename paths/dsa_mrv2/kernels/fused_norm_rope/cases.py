@@ -182,5 +182,7 @@ def _tolerances(shape: Shape) -> dict[str, Tolerance]:
     stored = max(source, steps["fp8" if shape.kv_dtype.startswith("fp8") else shape.kv_dtype])
     found = {"q": close(*source), "kv": close(*stored), "untouched": Tolerance()}
     if shape.index_dtype:
-        found["index"] = close(*max(source, steps[shape.index_dtype]))
+        relative, absolute = max(source, steps[shape.index_dtype])
+        # a rotation can leave little of two large values, and all of the step that one of them moved by
+        found["index"] = close(relative, 0.04 if shape.source == "bf16" else absolute)
     return found
