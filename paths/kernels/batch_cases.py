@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE, ForwardBatch, LayerCache
-from paths.kernels.cases import randn
+from paths.kernels.cases import randn, rows_far_apart
 from paths.kernels.index_k_write.torch_impl import index_k_write
 from paths.kernels.mla_cache_write.torch_impl import mla_cache_write
 
@@ -89,3 +89,10 @@ def slots_of(batch: ForwardBatch, row: int, length: int) -> Tensor:
     """Slots int64 of positions 0..length of one request."""
     positions = torch.arange(length, device=batch.block_table.device)
     return batch.block_table[row, positions // PAGE_SIZE].long() * PAGE_SIZE + positions % PAGE_SIZE
+
+
+def spread(tensor: Tensor) -> Tensor:
+    """The same values with first dimension 2^30 elements apart: offsets in 32 bits wrap around."""
+    flat = tensor.flatten(1)
+    far = rows_far_apart(flat.shape[0], flat.shape[1], flat.dtype, flat.device).copy_(flat)
+    return far.unflatten(1, tensor.shape[1:])

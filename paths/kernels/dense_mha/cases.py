@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from paths.kernels.cases import Call, Case, close, randn, rows_far_apart
+from paths.kernels.batch_cases import spread
+from paths.kernels.cases import Call, Case, close, randn
 
 SOURCES = {"float32": torch.float32, "bf16": torch.bfloat16}
 BF16, FLOAT32 = close(1e-2, 1e-2), close(1e-5, 2e-5)
@@ -61,10 +62,7 @@ def _make(
         values = randn(generator, count + spare, heads, width + 8, device=device, dtype=SOURCES[source])
         values[count:] = torch.nan
         if far:
-            flat = values.flatten(1)
-            values = (
-                rows_far_apart(*flat.shape, flat.dtype, device).copy_(flat).unflatten(1, values.shape[1:])
-            )
+            values = spread(values)
         return values[..., :width]
 
     return Call(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE, ForwardBatch, LayerCache
-from paths.kernels.batch_cases import Spans, draw_batch, fill_index, slots_of
-from paths.kernels.cases import Call, Case, close, randn, rows_far_apart
+from paths.kernels.batch_cases import Spans, draw_batch, fill_index, slots_of, spread
+from paths.kernels.cases import Call, Case, close, randn
 from paths.kernels.index_q_prepare.torch_impl import index_q_prepare
 from paths.kernels.layouts import E4M3, index_views
 from paths.kernels.mla_cache_write.cases import cache_of, far_apart
@@ -76,7 +76,7 @@ def _make(
     width = batch.max_length + 5
     if far:
         cache = far_apart(cache)
-        q = rows_far_apart(*q.flatten(1).shape, q.dtype, device).copy_(q.flatten(1)).unflatten(1, q.shape[1:])
+        q = spread(q)
     args: tuple[Any, ...]
     if form == "paged":
         args = (q, weights, cache, batch.req_rows, batch.lengths, batch.block_table)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from paths.engine.batch import ForwardBatch
-from paths.kernels.batch_cases import Spans, draw_batch, draw_selection, fill_kv
-from paths.kernels.cases import Call, Case, close, randn, rows_far_apart
+from paths.kernels.batch_cases import Spans, draw_batch, draw_selection, fill_kv, spread
+from paths.kernels.cases import Call, Case, close, randn
 from paths.kernels.mla_cache_write.cases import cache_of, far_apart
 
 KV_DTYPES = ("float32", "bf16", "fp8", "fp8_ds_mla")
@@ -99,7 +99,7 @@ def _make(
     q = randn(generator, batch.num_tokens, heads, latent + rope + 8, device=device, dtype=SOURCES[source])
     q[-2:] = torch.nan  # a padding row may hold anything
     if far:
-        q = rows_far_apart(*q.flatten(1).shape, q.dtype, device).copy_(q.flatten(1)).unflatten(1, q.shape[1:])
+        q = spread(q)
     return Call(
         args=(q[..., : latent + rope], cache, batch, k),
         kwargs={"latent": latent, "scale": 0.1},

@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from paths.kernels.cases import Call, Case, exact, rows_far_apart
+from paths.kernels.batch_cases import spread
+from paths.kernels.cases import Call, Case, exact
 
 ROWS = (0, 1, 63, 64, 65, 100, 111)
 Draw = Callable[[torch.Generator, int], Tensor]
@@ -104,7 +105,7 @@ def _single(
 
 def _call(scores: Tensor, lengths: Tensor, k: int, ordered: bool, device: torch.device) -> Call:
     if scores.shape[0] in (1, 63):
-        scores = rows_far_apart(*scores.shape, scores.dtype, device).copy_(scores)
+        scores = spread(scores.to(device))
     out = torch.full((scores.shape[0], k + 3), -7, dtype=torch.int32, device=device)
     return Call(
         args=(scores.to(device), lengths.to(device), k),
