@@ -6,6 +6,8 @@ import pytest
 
 from tests.kernels.triton_child import assert_passes
 
+pytestmark = pytest.mark.slow  # minutes of interpreting or compiling kernels
+
 pytest.importorskip("triton")
 
 GUARD = 'tl.where(new_highest == float("-inf"), 0.0, new_highest)'

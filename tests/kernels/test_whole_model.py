@@ -6,6 +6,8 @@ import pytest
 
 from tests.kernels.triton_child import assert_passes
 
+pytestmark = pytest.mark.slow  # minutes of interpreting or compiling kernels
+
 pytest.importorskip("triton")
 
 CALL = "from tests.kernels import whole_model\nwhole_model.{}\n"
