@@ -18,6 +18,7 @@ from harness.workload import PromptSource, make_dataset, make_source
 from harness.workload.dataset import Dataset, DatasetSource
 from paths import registry
 from paths.api import Description, Unsupported, UserError
+from paths.kernels.cache_bytes import PAGE_SIZE
 
 
 def describe_path(cell: Cell, sys_path: Sequence[str]) -> Description | Unsupported:
@@ -77,7 +78,7 @@ class Workloads:
                 seed=cell.config.seed,
                 hf_config=cell.engine.model.hf_config,
                 tokenizer=tokenizer,
-                max_model_len=cell.engine.max_model_len,
+                max_model_len=min(cell.engine.max_model_len, cell.engine.kv_pages * PAGE_SIZE),
             )
         return self._datasets[key]
 

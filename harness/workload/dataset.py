@@ -96,7 +96,7 @@ def _parse(line: str, *, vocab_size: int, osl: int, encode: Encode | None, limit
     """One line; ValueError says what is wrong with it."""
     try:
         data = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON ({error})") from error
     if not isinstance(data, dict):
         raise ValueError('must be an object such as {"prompt": "text"}')
@@ -117,7 +117,7 @@ def _parse(line: str, *, vocab_size: int, osl: int, encode: Encode | None, limit
         raise ValueError(f"max_tokens is {max_tokens!r}; must be a whole number of at least 1")
     if limit is not None and len(ids) + max_tokens > limit:
         raise ValueError(
-            f"{len(ids)} prompt + {max_tokens} output tokens exceed the model's limit of {limit}"
+            f"{len(ids)} prompt + {max_tokens} output tokens exceed the engine's limit of {limit}"
         )
     return Prompt(ids, max_tokens, prompt_hash(ids))
 
@@ -131,6 +131,8 @@ def _text_ids(text: Any, encode: Encode | None) -> npt.NDArray[np.int32]:
         raise ValueError(f'"prompt" is {text!r:.40}; must be a text that is not empty')
     if encode is None:
         raise ValueError('"prompt" needs a tokenizer and the model has none; use "prompt_ids"')
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError('"prompt" holds half of a surrogate pair, which is no character; correct the file')
     ids = np.asarray(encode(text), dtype=np.int32)
     if ids.size == 0:
         raise ValueError('"prompt" encodes to no token')

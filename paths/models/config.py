@@ -143,7 +143,7 @@ def read_hf_config(folder: Path) -> dict[str, Any]:
             f"cannot read {path} ({error.strerror}): "
             "checkpoint must be a folder with config.json and safetensors"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({error}): copy the checkpoint again") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} holds a {type(content).__name__}, not an object: copy the checkpoint again")
@@ -151,7 +151,7 @@ def read_hf_config(folder: Path) -> dict[str, Any]:
 
 
 def _architecture(hf: Mapping[str, Any]) -> str:
-    names = hf.get("architectures") or []
+    names = _sequence(hf, "architectures", list) or []
     for architecture, (model_type, _) in ARCHITECTURES.items():
         if architecture in names or (not names and hf.get("model_type") == model_type):
             return architecture
@@ -175,6 +175,14 @@ def _check_fixed(hf: Mapping[str, Any]) -> None:
             raise UserError(
                 f"{key}={value!r} is not supported: allowed is {supported!r}; choose another model"
             )
+
+
+def _sequence(hf: Mapping[str, Any], key: str, kind: type) -> Any:
+    """A list or a text, or None where the key is absent."""
+    value = hf.get(key)
+    if value is not None and not isinstance(value, kind | tuple):
+        raise UserError(f"{key}={value!r}: must be a {kind.__name__}; correct the configuration")
+    return value
 
 
 def _positive(hf: Mapping[str, Any], key: str, default: int | None = None) -> int:
@@ -207,7 +215,7 @@ def _token(hf: Mapping[str, Any], key: str) -> int | None:
 
 def _dense_layers(hf: Mapping[str, Any], layers: int) -> int:
     """How many leading layers have a dense MLP: from `mlp_layer_types`, else `first_k_dense_replace`."""
-    kinds = hf.get("mlp_layer_types")
+    kinds = _sequence(hf, "mlp_layer_types", list)
     if not kinds:
         dense = hf.get("first_k_dense_replace", 0)
         if isinstance(dense, bool) or not isinstance(dense, int) or dense < 0:
@@ -257,7 +265,7 @@ def _rope(hf: Mapping[str, Any], dim: int) -> RopeConfig:
 def _indexer_full(hf: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
     """Which layers own an indexer: `indexer_types`, else `index_topk_pattern`, else frequency and offset."""
     by_rule = _indexer_full_by_rule(hf, layers)
-    types = hf.get("indexer_types")
+    types = _sequence(hf, "indexer_types", list)
     full = by_rule
     if types:
         if len(types) < layers or any(kind not in ("full", "shared") for kind in types):
@@ -276,7 +284,7 @@ def _indexer_full(hf: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
 
 
 def _indexer_full_by_rule(hf: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-    pattern = hf.get("index_topk_pattern")
+    pattern = _sequence(hf, "index_topk_pattern", str)
     if pattern is not None:
         if any(letter not in "FS" for letter in pattern):
             raise UserError(f"index_topk_pattern={pattern!r} may hold F (full) and S (shared) only")
