@@ -73,7 +73,7 @@ def test_without_arguments_it_says_what_to_type(tmp_path):
 
 def test_help_version_and_hydras_inspection(tmp_path):
     help_ = harness("--help", cwd=tmp_path)
-    assert help_.returncode == 0 and "concurrency: 1" in help_.stdout and "--config-dir" in help_.stdout
+    assert help_.returncode == 0 and "concurrency: null" in help_.stdout and "--config-dir" in help_.stdout
     version = harness("--version", cwd=tmp_path)
     assert version.returncode == 0 and version.stdout.startswith("harness ")
     cfg = harness("path=scripted", "concurrency=3,5", "--cfg", "job", "-m", cwd=tmp_path)
