@@ -7,8 +7,8 @@ requests.parquet                       all of them, written atomically by `finis
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -145,13 +145,13 @@ def _parts(run_dir: Path) -> list[Path]:
 
 def _write_atomically(table: pa.Table, path: Path) -> None:
     """A reader sees the old file or the new one, never half of one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # not mkstemp: others may read the table
     try:
-        pq.write_table(table, name, compression="zstd")
-        with Path(name).open("rb") as file:
+        with draft.open("xb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        draft.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise

@@ -12,7 +12,7 @@ from torch import Tensor
 from paths.engine.batch import PAGE_SIZE, LayerCache
 from paths.kernels.casting import cast_to, dot, e4m3_to_f32
 from paths.kernels.compile_specs import META, CompileSpec, of_cases, traced
-from paths.kernels.launching import TileConfig, launch, target_of
+from paths.kernels.launching import Target, TileConfig, launch, target_of
 from paths.kernels.layouts import E4M3, index_views
 from paths.kernels.tensors import check_tensor
 
@@ -296,7 +296,7 @@ def _launch(
 ) -> None:
     tokens, heads, dim = q.shape
     target = target_of(q.device)
-    config = _tiles(q.dtype, heads, dim, rows_per_request)
+    config = _tiles(q.dtype, heads, dim, rows_per_request, target)
     launch(
         mqa_logits_kernel,
         lambda c: (triton.cdiv(out.shape[1], c["BLOCK_N"]), triton.cdiv(tokens, c["BLOCK_T"])),
@@ -324,7 +324,7 @@ def _launch(
     )
 
 
-def _tiles(dtype: torch.dtype, heads: int, dim: int, rows_per_request: int) -> TileConfig:
+def _tiles(dtype: torch.dtype, heads: int, dim: int, rows_per_request: int, target: Target) -> TileConfig:
     block_t = next(block for limit, block in ROW_BLOCKS if rows_per_request <= limit)
     block_h = max(16, triton.next_power_of_2(heads))
     # 128 columns of heads fill a product; a single query row cannot
@@ -336,8 +336,10 @@ def _tiles(dtype: torch.dtype, heads: int, dim: int, rows_per_request: int) -> T
         "BLOCK_N": FLOAT32_KEYS if dtype is torch.float32 else BLOCK_KEYS,
         "BLOCK_D": max(32, triton.next_power_of_2(dim)),
     }
-    # two rows of queries a product double the accumulator: twice the warps hold it
-    return TileConfig(num_warps=8 if block_q > 1 else 4, num_stages=2, tiles=tiles)
+    # two rows of queries a product double the accumulator: twice the warps hold it. On CDNA eight of them get
+    # half of the registers each, and four have enough
+    warps = 8 if block_q > 1 and target.kind != "hip" else 4
+    return TileConfig(num_warps=warps, num_stages=2, tiles=tiles)
 
 
 def _check_query(q: Tensor, weights: Tensor) -> None:
