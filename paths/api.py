@@ -191,6 +191,10 @@ class Counters:
     output_tokens: int = 0  # tokens emitted
     decode_tokens_sparse: int = 0  # decode tokens whose context is longer than index_topk
     recompiles: int = 0  # after warm-up
+    graph_misses: dict[str, int] = field(default_factory=dict)  # why a step ran below its mode → steps
+    host_device_copies: int = 0  # either direction, inside steps
+    blocking_waits: int = 0  # inside a step: the host stood still for the device
+    output_waits: int = 0  # reads of a step's tokens, outside of steps
     preemptions: int = 0
     nan_logit_rows: int = 0  # sampled rows whose logits held a NaN: must stay 0
     prefix_cache_hits: int = 0  # tokens; the built-in engine has no prefix cache, so this proves 0
@@ -208,6 +212,8 @@ class StartupReport:
     compile_s: float
     capture_s: float
     graphs: int
+    graph_memory_bytes: int = 0
+    kernel_build_s: float = 0.0  # C++ kernels, at the first start on a machine; not in load_s
     kv_cache_bytes: int
     weight_bytes: int
     kv_tokens: int  # capacity of the cache
@@ -233,6 +239,10 @@ class Effective:
     device: str
     threads: int
     pid: int
+    graphs: int = 0  # captured
+    breaks_per_layer: float | None = None  # of one pass in a PIECEWISE graph; None: none was captured
+    copies_per_step: float | None = None  # host-device copies seen by an audit of whole steps at start-up
+    waits_per_step: float | None = None  # blocking waits seen by it
     fallbacks: tuple[str, ...] = ()  # what ran in place of the first choice; any makes a cell FALLBACK
     notes: tuple[str, ...] = ()  # anything else that a reader of the numbers must know
 

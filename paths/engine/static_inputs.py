@@ -1,0 +1,73 @@
+"""A step's input tensors: one place for life, so that a captured graph finds them again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paths.engine.batch import NULL_BLOCK, ForwardBatch
+from paths.graphs.shape import BatchShape
+
+
+class StaticInputs:
+    """Filled in place by a runner; a step uses the first T token rows and R request rows.
+
+    Attributes cannot be rebound: a graph would go on reading the old storage.
+    """
+
+    input_ids: Tensor  # [max_tokens] int64
+    positions: Tensor  # [max_tokens] int64
+    slot_mapping: Tensor  # [max_tokens] int64
+    req_rows: Tensor  # [max_tokens] int32
+    lengths: Tensor  # [max_tokens] int32
+    topk_indices: Tensor  # [max_tokens, index_topk] int32
+    seq_lens: Tensor  # [max_reqs] int32
+    block_table: Tensor  # [max_reqs, max_blocks] int32
+
+    def __init__(
+        self, *, max_tokens: int, max_reqs: int, max_blocks: int, index_topk: int, device: torch.device
+    ) -> None:
+        def filled(*shape: int, dtype: torch.dtype, value: int = 0) -> Tensor:
+            return torch.full(shape, value, dtype=dtype, device=device)
+
+        self.__dict__.update(
+            input_ids=filled(max_tokens, dtype=torch.int64),
+            positions=filled(max_tokens, dtype=torch.int64),
+            slot_mapping=filled(max_tokens, dtype=torch.int64, value=-1),
+            req_rows=filled(max_tokens, dtype=torch.int32),
+            lengths=filled(max_tokens, dtype=torch.int32),
+            topk_indices=filled(max_tokens, index_topk, dtype=torch.int32, value=-1),
+            seq_lens=filled(max_reqs, dtype=torch.int32),
+            block_table=filled(max_reqs, max_blocks, dtype=torch.int32, value=NULL_BLOCK),
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: static inputs are written in place, never rebound")
+
+    def batch(self, shape: BatchShape) -> ForwardBatch:
+        """Views of the live rows."""
+        return self.padded(shape.num_tokens, shape.num_reqs, max_length=shape.max_length)
+
+    def padded(self, num_tokens: int, num_reqs: int, *, max_length: int) -> ForwardBatch:
+        """Views of the first rows, live or padding."""
+        return ForwardBatch(
+            input_ids=self.input_ids[:num_tokens],
+            positions=self.positions[:num_tokens],
+            slot_mapping=self.slot_mapping[:num_tokens],
+            req_rows=self.req_rows[:num_tokens],
+            lengths=self.lengths[:num_tokens],
+            block_table=self.block_table[:num_reqs],
+            topk_indices=self.topk_indices[:num_tokens],
+            max_length=max_length,
+        )
+
+    def pad(self, shape: BatchShape, *, num_tokens: int, num_reqs: int) -> None:
+        """Make the rows past the live ones padding: they write nothing and see no key."""
+        tokens, reqs = slice(shape.num_tokens, num_tokens), slice(shape.num_reqs, num_reqs)
+        self.input_ids[tokens] = 0
+        self.positions[tokens] = 0
+        self.slot_mapping[tokens] = -1
+        self.req_rows[tokens] = 0
+        self.lengths[tokens] = 0
+        self.seq_lens[reqs] = 0
+        self.block_table[reqs] = NULL_BLOCK
