@@ -27,6 +27,9 @@ OPS = {
     "slot_mapping": "prepare_inputs",
     "gather_rows": "prepare_inputs",
     "post_update": "prepare_inputs",
+    "select_all": "select_all",
+    "count_nan_rows": "count_nan_rows",
+    "mask_tokens": "mask_tokens",
 }
 IMPLEMENTATIONS = ("triton", "cpp", "torch", "reference")
 

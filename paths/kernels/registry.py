@@ -217,6 +217,18 @@ class Kernels:
         """Appends sampled int64 `[R, W]` to computed, total_len and token_ids of each slot."""
         self.run("post_update", slots, query_start, logits_start, sampled, counts, **state)
 
+    def select_all(self, lengths: Tensor, *, out: Tensor) -> None:
+        """lengths int32 `[T]`, at most k → out int32 `[T, k]`: 0 … length − 1, then −1."""
+        self.run("select_all", lengths, out=out)
+
+    def count_nan_rows(self, logits: Tensor, *, total: Tensor) -> None:
+        """Adds the number of rows of logits `[N, V]` that hold a NaN to total int64 `[1]`."""
+        self.run("count_nan_rows", logits, total=total)
+
+    def mask_tokens(self, logits: Tensor, rows: Tensor, tokens: Tensor) -> None:
+        """logits float32 `[N, V]`, rows and tokens int32 `[M]`: these logits become −inf; −1 is padding."""
+        self.run("mask_tokens", logits, rows, tokens)
+
     def run(self, op: str, *args: Any, **kwargs: Any) -> Any:
         """Any op of `OPS` by name, counted."""
         counts, name = self._counters[op]

@@ -67,6 +67,22 @@ FAULTS = {
         ("draft behind the last row", "live & (entry < last - 1)", "live & (entry < last)"),
         ("block table of padding rows", "readable = tl.where(slot >= 0, width, 0)", "readable = width"),
     ],
+    "select_all": [
+        ("one key too many", "column < tl.load(lengths_ptr + t)", "column <= tl.load(lengths_ptr + t)"),
+        ("dropped store mask", "selected, mask=column < k)", "selected)"),
+        ("32-bit row offset", "t = tl.program_id(0).to(tl.int64)", "t = tl.program_id(0)"),
+    ],
+    "count_nan_rows": [
+        ("values behind the row", "mask=start + lane < width, other=0.0)", "mask=lane >= 0)"),
+        ("last block only", "bad |= (x", "bad = (x"),
+        ("infinities count", "bad |= (x != x)", "bad |= (x - x != 0.0)"),
+        ("32-bit row offset", "tl.program_id(0).to(tl.int64) * stride", "tl.program_id(0) * stride"),
+    ],
+    "mask_tokens": [
+        ("padding rows write", "(row >= 0) & (token >= 0)", "token >= 0"),
+        ("padding tokens write", "(row >= 0) & (token >= 0)", "row >= 0"),
+        ("32-bit row offset", "row.to(tl.int64) * stride", "row * stride"),
+    ],
 }
 
 

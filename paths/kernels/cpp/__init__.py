@@ -56,6 +56,9 @@ class CppKernels:
         self.gather_block_table = operators.gather_block_table.default
         self.gather_rows = operators.gather_rows.default
         self._post_update = operators.post_update.default
+        self.select_all = operators.select_all.default
+        self.count_nan_rows = operators.count_nan_rows.default
+        self.mask_tokens = operators.mask_tokens.default
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._rms_norm(x, weight, eps)

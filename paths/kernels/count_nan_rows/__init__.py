@@ -1,0 +1,1 @@
+"""Rows of logits that hold a NaN, counted on the device."""

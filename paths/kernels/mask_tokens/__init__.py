@@ -1,0 +1,1 @@
+"""Tokens that may not be sampled."""
