@@ -30,7 +30,11 @@ OPS = {
     "select_all": "select_all",
     "count_nan_rows": "count_nan_rows",
     "mask_tokens": "mask_tokens",
+    "index_to_slot": "index_to_slot",
+    "dense_mha": "dense_mha",
 }
+# folder of a kernel that has no entry of its own → the op whose kernel calls it, and goes with it
+INNER_OPS = {"mqa_logits": "index_topk", "topk": "index_topk", "moe_sort": "moe_experts"}
 IMPLEMENTATIONS = ("triton", "cpp", "torch", "reference")
 
 _ROOT = Path(__file__).parent

@@ -229,6 +229,19 @@ class Kernels:
         """logits float32 `[N, V]`, rows and tokens int32 `[M]`: these logits become −inf; −1 is padding."""
         self.run("mask_tokens", logits, rows, tokens)
 
+    def index_to_slot(self, indices: Tensor, req_rows: Tensor, block_table: Tensor) -> Tensor:
+        """indices int32 `[T, k]`, req_rows int32 `[T]` → slots int64 `[T, k]`, −1 where there is none."""
+        return self.run("index_to_slot", indices, req_rows, block_table)
+
+    def dense_mha(
+        self, q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """q `[T, H, Dk]`, k `[S, H, Dk]`, v `[S, H, Dv]` → out `[T, H, Dv]` and lse float32 `[T, H]`.
+
+        `options` are scale and max_queries of `paths.kernels.dense_mha.reference.dense_mha`.
+        """
+        return self.run("dense_mha", q, k, v, query_starts, key_starts, **options)
+
     def run(self, op: str, *args: Any, **kwargs: Any) -> Any:
         """Any op of `OPS` by name, counted."""
         counts, name = self._counters[op]

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from paths.api import Platform, UserError
-from paths.kernels.describe import OPS, describe_kernels, has_cpp_source
+from paths.dsa_mrv2.kernels.describe import FUSED_OPS
+from paths.kernels.describe import INNER_OPS, OPS, describe_kernels, has_cpp_source
 from paths.kernels.registry import Kernels
+from paths.kernels.tools.catalog import find_ops
 from tests.kernels.inputs import CPU, kernels
 
 
@@ -67,3 +69,20 @@ def test_description_imports_no_torch():
         "describe_kernels(Platform(device='cpu')); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_folder_is_an_op_or_an_inner_kernel_of_one():
+    """Nothing can be forgotten by `cmd=list`, and an inner kernel is one that its op's kernel calls."""
+    folders = {False: set(), True: set()}
+    for op in find_ops():
+        folders[op.is_fused].add(op.folder.name)
+    assert folders[True] == set(FUSED_OPS.values())
+    assert folders[False] == set(OPS.values()) | set(INNER_OPS)
+    assert not set(OPS) & set(INNER_OPS)
+    for inner, outer in INNER_OPS.items():
+        source = find_ops([OPS[outer]])[0].folder / "triton_impl.py"
+        assert f"from paths.kernels.{inner}.triton_impl import" in source.read_text(encoding="utf-8")
+
+
+def test_every_op_has_a_method_of_its_name():
+    assert {op for op in OPS if callable(getattr(Kernels, op, None))} == set(OPS)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from paths.api import UserError
+from paths.kernels.describe import INNER_OPS
 from paths.kernels.tools.check import Row
 from paths.kernels.tools.compilation import CompiledRow
 
@@ -52,7 +53,8 @@ def _sections(rows: Sequence[CompiledRow]) -> str:
     ]
     lines[0] += " more that the checks interpret compile as well.\n"
     for op in dict.fromkeys(row.op for row in production):
-        lines += [f"### {op}\n", *_COLUMNS]
+        inner = [f"Inner kernel of `{INNER_OPS[op]}`.\n"] if op in INNER_OPS else []
+        lines += [f"### {op}\n", *inner, *_COLUMNS]
         for row in (row for row in production if row.op == op):
             cells = (*_cells(row)[1:], row.fault or row.notes)
             lines.append(f"| {' | '.join(cells)} |")
