@@ -1,4 +1,4 @@
-"""The V2 runner's input tensors: one place for life, so that a recorded graph finds them again."""
+"""What a V2 step sends, and what its preparation ops write beside the model's static inputs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,13 @@ class StepRows:
 
 
 class InputBuffers:
-    """Filled on the device by the preparation ops; a step uses the first T, R and N entries."""
+    """Of the rows whose logits are wanted; filled on the device, a step uses the first N entries."""
 
-    def __init__(
-        self, *, max_tokens: int, max_rows: int, max_blocks: int, index_topk: int, device: torch.device
-    ) -> None:
+    def __init__(self, *, max_rows: int, device: torch.device) -> None:
         def filled(*shape: int, dtype: torch.dtype, value: int = 0) -> Tensor:
             return torch.full(shape, value, dtype=dtype, device=device)
 
         self._device = device
-        self.input_ids = filled(max_tokens, dtype=torch.int64)
-        self.positions = filled(max_tokens, dtype=torch.int64)
-        self.slot_mapping = filled(max_tokens, dtype=torch.int64, value=-1)
-        self.req_rows = filled(max_tokens, dtype=torch.int32)
-        self.lengths = filled(max_tokens, dtype=torch.int32)
-        self.topk_indices = filled(max_tokens, index_topk, dtype=torch.int32, value=-1)
-        self.seq_lens = filled(max_rows, dtype=torch.int32)
-        self.block_table = filled(max_rows, max_blocks, dtype=torch.int32)
         self.logits_rows = filled(max_rows, dtype=torch.int64)
         self.logits_slots = filled(max_rows, dtype=torch.int32)
         self.next_positions = filled(max_rows, dtype=torch.int64)

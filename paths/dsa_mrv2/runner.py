@@ -8,11 +8,12 @@ import torch
 
 from paths.dsa_mrv2.input_buffers import InputBuffers, StepRows
 from paths.dsa_mrv2.states import RequestStates
-from paths.engine.batch import ForwardBatch, LayerCache
 from paths.engine.requests import RequestTable
 from paths.engine.runner import Model, SamplingHead, StepResult
 from paths.engine.sampler import SamplingInputs
 from paths.engine.scheduler import StepPlan
+from paths.engine.static_inputs import StaticInputs
+from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
 
 
@@ -25,25 +26,18 @@ class RunnerV2:
         self,
         *,
         model: Model,
+        forward: GraphedForward,
+        inputs: StaticInputs,
         kernels: Kernels,
-        caches: Sequence[LayerCache],
         table: RequestTable,
         eos_token_ids: Sequence[int],
-        index_topk: int,
-        max_num_batched_tokens: int,
         device: torch.device,
     ) -> None:
-        self._model = model
+        self._forward = forward
+        self._inputs = inputs
         self._kernels = kernels
-        self._caches = caches
         self._states = RequestStates(table, device)
-        self._buffers = InputBuffers(
-            max_tokens=max_num_batched_tokens,
-            max_rows=table.block_table.shape[0],
-            max_blocks=table.block_table.shape[1],
-            index_topk=index_topk,
-            device=device,
-        )
+        self._buffers = InputBuffers(max_rows=table.block_table.shape[0], device=device)
         self._head = SamplingHead(model, kernels, eos_token_ids=eos_token_ids)
         self._device = device
 
@@ -53,9 +47,9 @@ class RunnerV2:
     def execute(self, plan: StepPlan, table: RequestTable) -> StepResult:
         self._states.apply(plan, table)
         rows = self._buffers.send(plan)
-        batch = self._prepare_inputs(plan, rows)
+        self._prepare_inputs(plan, rows)
         wanted = int(plan.samples.sum())
-        hidden = self._model.forward(batch, self._caches)
+        hidden, mode = self._forward.run(plan.shape)
         result = self._head.run(
             hidden,
             plan,
@@ -63,6 +57,7 @@ class RunnerV2:
             self._sampling_inputs(wanted, plan, table),
             logits_rows=self._buffers.logits_rows[:wanted],
         )
+        result.graph_mode = mode.value
         sampled = torch.from_numpy(result.tokens).to(self._device).long()
         self._kernels.post_update(
             rows.slots,
@@ -76,11 +71,11 @@ class RunnerV2:
         )
         return result
 
-    def _prepare_inputs(self, plan: StepPlan, rows: StepRows) -> ForwardBatch:
-        states, buffers, kernels = self._states, self._buffers, self._kernels
+    def _prepare_inputs(self, plan: StepPlan, rows: StepRows) -> None:
+        states, buffers, inputs, kernels = self._states, self._buffers, self._inputs, self._kernels
         tokens, requests, wanted = plan.total_tokens, len(plan.slots), int(plan.samples.sum())
-        positions, lengths = buffers.positions[:tokens], buffers.lengths[:tokens]
-        req_rows, block_table = buffers.req_rows[:tokens], buffers.block_table[:requests]
+        positions, lengths = inputs.positions[:tokens], inputs.lengths[:tokens]
+        req_rows, block_table = inputs.req_rows[:tokens], inputs.block_table[:requests]
         kernels.prepare_positions(
             rows.slots,
             rows.query_start,
@@ -88,7 +83,7 @@ class RunnerV2:
             positions=positions,
             req_rows=req_rows,
             lengths=lengths,
-            seq_lens=buffers.seq_lens[:requests],
+            seq_lens=inputs.seq_lens[:requests],
         )
         kernels.combine_tokens(
             rows.slots,
@@ -98,25 +93,14 @@ class RunnerV2:
             states.token_ids,
             states.total_len,
             states.draft_tokens,
-            input_ids=buffers.input_ids[:tokens],
+            input_ids=inputs.input_ids[:tokens],
             logits_rows=buffers.logits_rows[:wanted],
             logits_slots=buffers.logits_slots[:wanted],
             next_positions=buffers.next_positions[:wanted],
             draft_ids=buffers.draft_ids[:wanted],
         )
         kernels.gather_block_table(rows.slots, states.block_table, out=block_table)
-        slot_mapping = buffers.slot_mapping[:tokens]
-        kernels.slot_mapping(positions, req_rows, lengths, block_table, out=slot_mapping)
-        return ForwardBatch(
-            input_ids=buffers.input_ids[:tokens],
-            positions=positions,
-            slot_mapping=slot_mapping,
-            req_rows=req_rows,
-            lengths=lengths,
-            block_table=block_table,
-            topk_indices=buffers.topk_indices[:tokens],
-            max_length=int((plan.start + plan.num_tokens).max()),
-        )
+        kernels.slot_mapping(positions, req_rows, lengths, block_table, out=inputs.slot_mapping[:tokens])
 
     def _sampling_inputs(self, wanted: int, plan: StepPlan, table: RequestTable) -> SamplingInputs:
         """Parameters stay where they are, by slot; the op looks them up."""

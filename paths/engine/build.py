@@ -20,6 +20,9 @@ from paths.engine.requests import RequestTable
 from paths.engine.runner import Model, Runner
 from paths.engine.scheduler import Scheduler
 from paths.engine.startup import Startup
+from paths.engine.static_inputs import StaticInputs
+from paths.graphs.config import GraphConfig
+from paths.graphs.forward import GraphedForward
 from paths.kernels.gates import Formats
 from paths.kernels.layouts import allocate_caches, resolve_index_dtype, resolve_kv_dtype
 from paths.kernels.registry import Kernels
@@ -37,6 +40,7 @@ class Recipe:
     make_runner: Callable[..., Runner]
     kernels: str = "auto"
     overrides: Mapping[str, str] = field(default_factory=dict)  # op → implementation, instead of `kernels`
+    graphs: GraphConfig = field(default_factory=GraphConfig)
     warm_up_sizes: Sequence[int] = (64, 2, 1)
 
 
@@ -78,14 +82,21 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
     table = RequestTable(
         max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len, seed=config.seed
     )
+    inputs = StaticInputs(
+        max_tokens=config.max_num_batched_tokens,
+        max_reqs=config.max_num_seqs,
+        max_blocks=table.block_table.shape[1],
+        index_topk=model_config.index_topk,
+        device=device,
+    )
+    forward = GraphedForward(model=model, caches=caches, inputs=inputs, config=recipe.graphs)
     runner = recipe.make_runner(
         model=model,
+        forward=forward,
+        inputs=inputs,
         kernels=kernels,
-        caches=caches,
         table=table,
         eos_token_ids=model_config.eos_token_ids,
-        index_topk=model_config.index_topk,
-        max_num_batched_tokens=config.max_num_batched_tokens,
         device=device,
     )
     tokenizer = load_tokenizer(Path(config.model.tokenizer)) if config.model.tokenizer else None

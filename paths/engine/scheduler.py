@@ -11,6 +11,7 @@ import numpy.typing as npt
 from paths.engine.batch import PAGE_SIZE
 from paths.engine.kv_cache import BlockPool, pages_for
 from paths.engine.requests import RequestState, RequestTable
+from paths.graphs.shape import BatchShape
 
 IntArray = npt.NDArray[np.int32]
 
@@ -30,6 +31,16 @@ class StepPlan:
     @property
     def total_tokens(self) -> int:
         return int(self.num_tokens.sum())
+
+    @property
+    def shape(self) -> BatchShape:
+        """What decides on the graph."""
+        return BatchShape(
+            num_tokens=self.total_tokens,
+            num_reqs=len(self.slots),
+            query_len=1 if self.total_tokens == len(self.slots) else None,
+            max_length=int((self.start + self.num_tokens).max()),
+        )
 
 
 class Scheduler:

@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paths.engine.batch import PAGE_SIZE, ForwardBatch, LayerCache
+from paths.engine.batch import PAGE_SIZE
 from paths.engine.requests import RequestTable
 from paths.engine.runner import Model, SamplingHead, StepResult
 from paths.engine.sampler import SamplingInputs
 from paths.engine.scheduler import StepPlan
+from paths.engine.static_inputs import StaticInputs
 from paths.generic_mrv1.input_batch import InputBatch
+from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
 
 
@@ -26,20 +28,18 @@ class RunnerV1:
         self,
         *,
         model: Model,
+        forward: GraphedForward,
+        inputs: StaticInputs,
         kernels: Kernels,
-        caches: Sequence[LayerCache],
         table: RequestTable,
         eos_token_ids: Sequence[int],
-        index_topk: int,
-        max_num_batched_tokens: int,
         device: torch.device,
     ) -> None:
-        self._model = model
-        self._caches = caches
+        self._forward = forward
+        self._inputs = inputs
         self._device = device
         self._batch = InputBatch(table)
         self._head = SamplingHead(model, kernels, eos_token_ids=eos_token_ids)
-        self._topk = torch.full((max_num_batched_tokens, index_topk), -1, dtype=torch.int32, device=device)
 
     def nan_rows(self) -> int:
         return self._head.nan_rows()
@@ -50,9 +50,10 @@ class RunnerV1:
         for slot in plan.admitted:
             batch.add(slot, table)
         batch.update_blocks(plan.grown, table)
-        forward_batch = self._prepare_inputs(plan)
-        hidden = self._model.forward(forward_batch, self._caches)
+        self._prepare_inputs(plan)
+        hidden, mode = self._forward.run(plan.shape)
         result = self._head.run(hidden, plan, table, self._sampling_inputs(plan))
+        result.graph_mode = mode.value
         sampled = plan.slots[plan.samples]
         batch.append_tokens(
             sampled,
@@ -61,7 +62,8 @@ class RunnerV1:
         )
         return result
 
-    def _prepare_inputs(self, plan: StepPlan) -> ForwardBatch:
+    def _prepare_inputs(self, plan: StepPlan) -> None:
+        """Everything that the forward pass reads, built on the host and copied into the static inputs."""
         rows = self._batch.row_of_slot[plan.slots]
         block_table = self._batch.block_table[rows]
         total = plan.total_tokens
@@ -69,17 +71,18 @@ class RunnerV1:
         first = np.cumsum(plan.num_tokens) - plan.num_tokens
         positions = (plan.start - first)[req] + np.arange(total)
         slots = block_table[req, positions // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + positions % PAGE_SIZE
-        lengths = (positions + 1).astype(np.int32)
-        return ForwardBatch(
-            input_ids=self._copy(self._batch.token_ids[rows[req], positions].astype(np.int64)),
-            positions=self._copy(positions.astype(np.int64)),
-            slot_mapping=self._copy(slots),
-            req_rows=self._copy(req),
-            lengths=self._copy(lengths),
-            block_table=self._copy(block_table),
-            topk_indices=self._topk[:total],
-            max_length=int(lengths.max()),
-        )
+        inputs = self._inputs
+        self._fill(inputs.input_ids, self._batch.token_ids[rows[req], positions])
+        self._fill(inputs.positions, positions)
+        self._fill(inputs.slot_mapping, slots)
+        self._fill(inputs.req_rows, req)
+        self._fill(inputs.lengths, positions + 1)
+        self._fill(inputs.seq_lens, plan.start + plan.num_tokens)
+        self._fill(inputs.block_table, block_table)
+
+    @staticmethod
+    def _fill(buffer: Tensor, values: np.ndarray) -> None:
+        buffer[: len(values)].copy_(torch.from_numpy(values))
 
     def _sampling_inputs(self, plan: StepPlan) -> SamplingInputs:
         rows = self._batch.row_of_slot[plan.slots[plan.samples]]

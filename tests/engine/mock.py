@@ -20,7 +20,10 @@ from paths.engine.core import EngineCore
 from paths.engine.kv_cache import BlockPool
 from paths.engine.requests import RequestTable
 from paths.engine.scheduler import Scheduler
+from paths.engine.static_inputs import StaticInputs
 from paths.generic_mrv1.runner import RunnerV1
+from paths.graphs.config import GraphConfig
+from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
 from paths.tokenizer import Tokenizer
 
@@ -79,16 +82,23 @@ def make_engine(
         index_dtype="float32",
     )
     eos = list(eos)
+    model = MockModel()
+    inputs = StaticInputs(
+        max_tokens=max_num_batched_tokens,
+        max_reqs=max_num_seqs,
+        max_blocks=table.block_table.shape[1],
+        index_topk=index_topk,
+        device=torch.device("cpu"),
+    )
     return EngineCore(
         scheduler=scheduler,
         runner=RUNNERS[runner](
-            model=MockModel(),
+            model=model,
+            forward=GraphedForward(model=model, caches=[cache], inputs=inputs, config=GraphConfig()),
+            inputs=inputs,
             kernels=kernels or Kernels(torch.device("cpu"), "torch"),
-            caches=[cache],
             table=table,
             eos_token_ids=eos,
-            index_topk=index_topk,
-            max_num_batched_tokens=max_num_batched_tokens,
             device=torch.device("cpu"),
         ),
         rules=AdmissionRules(
