@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.triton_child import assert_passes
-
-pytestmark = pytest.mark.slow  # minutes of interpreting or compiling kernels
+from tests.kernels.triton_child import assert_passes, quick_ones
 
 pytest.importorskip("triton")
 
@@ -76,12 +74,9 @@ FAULTS = {
         ("dropped columns", "tl.program_id(1) * BLOCK +", "0 * BLOCK +", "dense/1 rows, float32"),
     ],
 }
-SLOW = ("moe_route", "moe_block")  # their kernels take many steps a row
 
 
-@pytest.mark.parametrize(
-    "op", [pytest.param(op, marks=pytest.mark.slow if op in SLOW else ()) for op in FAULTS]
-)
+@pytest.mark.parametrize("op", quick_ones(FAULTS, "moe_sort"))
 def test_faults_are_found(op):
     faults = [(op, what, old, new, "triton_impl", cases) for what, old, new, cases in FAULTS[op]]
     assert_passes(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.triton_child import assert_passes
-
-pytestmark = pytest.mark.slow  # minutes of interpreting or compiling kernels
+from tests.kernels.triton_child import assert_passes, quick_ones
 
 pytest.importorskip("triton")
 
@@ -78,6 +76,12 @@ FAULTS = {
         ("infinities count", "bad |= (x != x)", "bad |= (x - x != 0.0)"),
         ("32-bit row offset", "tl.program_id(0).to(tl.int64) * stride", "tl.program_id(0) * stride"),
     ],
+    "apply_writes": [
+        ("padding writes", "tl.where(to >= 0, tl.load(write + 2), 0)", "tl.load(write + 2)"),
+        ("longest write for all", "live = word < count", "live = word >= 0"),
+        ("first block only", "tl.program_id(1) * BLOCK + tl.arange", "tl.arange"),
+        ("values from the start", "values_ptr + first + word", "values_ptr + word"),
+    ],
     "mask_tokens": [
         ("padding rows write", "(row >= 0) & (token >= 0)", "token >= 0"),
         ("padding tokens write", "(row >= 0) & (token >= 0)", "row >= 0"),
@@ -86,22 +90,9 @@ FAULTS = {
 }
 
 
-QUICK = 3  # faults of an op that the default run plants
-
-
-@pytest.mark.parametrize("op", FAULTS)
+@pytest.mark.parametrize("op", quick_ones(FAULTS, "select_all", "count_nan_rows", "mask_tokens"))
 def test_faults_are_found(op):
-    _assert_found(op, FAULTS[op][:QUICK])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("op", FAULTS)
-def test_further_faults_are_found(op):
-    _assert_found(op, FAULTS[op][QUICK:])
-
-
-def _assert_found(op, faults):
-    planted = [(op, *fault) for fault in faults]
+    planted = [(op, *fault) for fault in FAULTS[op]]
     assert_passes(
         "from tests.kernels.faults import Fault, assert_found\n"
         f"assert_found([Fault(*fields) for fields in {planted!r}])\n"

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,6 +26,12 @@ def interpret(code: str, timeout: int = 240) -> subprocess.CompletedProcess[str]
         timeout=timeout,
         check=False,
     )
+
+
+def quick_ones(names: Iterable[str], *quick: str) -> list[Any]:
+    """Parameters of a test: these of `names` in the default run, all others in the slow one."""
+    assert set(quick) <= set(names)
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 def assert_passes(code: str) -> None:
