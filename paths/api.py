@@ -75,13 +75,6 @@ class EngineConfig:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def refuse_options(config: EngineConfig) -> None:
-    """For paths without switches. Raises UserError for any, so that none is accepted without effect."""
-    if config.options:
-        names = ", ".join(f"path.options.{name}" for name in config.options)
-        raise UserError(f"{names}: unknown; path {config.path} takes no options")
-
-
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen and when a request ends. temperature 0 is greedy; top_k 0 and top_p 1 are off."""

@@ -27,8 +27,8 @@ BAD = {
     "concurrency text": (["+path=scripted", "concurrency=many"], "concurrency=many", "an integer from 1"),
     "concurrency true": (["+path=scripted", "concurrency=true"], "concurrency=true", "an integer from 1"),
     "concurrency list": (["+path=scripted", "concurrency=[1,2]"], "concurrency=[1, 2]", "1,1024"),
-    "option of a path without options": (
-        ["+path=dsa_mrv2", "+path.options.foo=1", "dry_run=true"], "path.options.foo", "takes no options"
+    "option that a path does not know": (
+        ["+path=dsa_mrv2", "+path.options.foo=1", "dry_run=true"], "path.options.foo", "takes model, compiled"
     ),
     "negative time in a script": (
         ["+path=scripted", "path.options.gap_ms=-1", "dry_run=true"], "path.options.gap_ms=-1",

@@ -1,6 +1,8 @@
-"""Both built-in paths, as engines, against transformers: prefill in any chunking and forced decode."""
+"""Every built-in path, as an engine, against transformers: prefill in any chunking and forced decode."""
 
 from __future__ import annotations
+
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,12 +12,18 @@ from paths import registry
 from paths.api import EngineConfig, ModelSource
 from paths.models.config import read_hf_config
 from tests.engine.mock import request, run_until_idle
+from tests.harness.cells import make_cells
 from tests.oracle import oracle_logprobs, save_checkpoint
 
-IMPLS = {
-    "generic_mrv1": "paths.generic_mrv1.path:GenericMrv1Path",
-    "dsa_mrv2": "paths.dsa_mrv2.path:DsaMrv2Path",
-}
+ENDS = ("generic_mrv1", "dsa_mrv2")
+BETWEEN = (
+    "generic_mrv2",
+    "generic_mrv2_eager",
+    "generic_eager",
+    "dsa_mrv1",
+    "dsa_mrv2_full",
+    "dsa_mrv2_eager",
+)
 TOLERANCE = 1e-4
 # index_topk is 8: contexts from far below to far above it, in one batch
 PROMPT_LENGTHS = (3, 63, 17, 1, 100, 9)
@@ -28,41 +36,64 @@ def checkpoint(request, tmp_path_factory):
     return folder, save_checkpoint(request.param, folder)
 
 
-@pytest.fixture(scope="module", params=IMPLS)
-def engine(request, checkpoint):
-    folder, _ = checkpoint
-    engine = registry.load(IMPLS[request.param]).start(
-        EngineConfig(
-            path=request.param,
-            impl=IMPLS[request.param],
-            model=ModelSource(name="oracle", hf_config=read_hf_config(folder), checkpoint=str(folder)),
-            dtype="float32",
-            hadamard=False,
-            max_num_seqs=16,
-            max_num_batched_tokens=256,
-            max_model_len=256,
-            kv_pages=40,
-        )
+@pytest.fixture(scope="module")
+def oracle_v32(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arms")
+    return folder, save_checkpoint("v32", folder)
+
+
+def arm_config(arm, folder) -> EngineConfig:
+    """The arm as its YAML composes it, on a small oracle model."""
+    path = make_cells(f"+path={arm}")[0].config.path
+    return EngineConfig(
+        path=arm,
+        impl=path.impl,
+        options=path.options,
+        model=ModelSource(name="oracle", hf_config=read_hf_config(folder), checkpoint=str(folder)),
+        dtype="float32",
+        hadamard=False,
+        max_num_seqs=16,
+        max_num_batched_tokens=256,
+        max_model_len=256,
+        kv_pages=40,
     )
+
+
+@contextmanager
+def running(config):
+    path = registry.load(config.impl)
+    engine = path.start(config)
     engine.warm_up()
     yield engine
-    assert described(engine) == {
-        op: impl for op, calls in engine.effective().kernels.items() for impl, n in calls.items() if n
+    description = path.describe(detect_platform("cpu"), config)
+    effective = engine.effective()
+    assert {op: choice.impl for op, choice in description.kernels.items()} == {
+        op: impl for op, calls in effective.kernels.items() for impl, n in calls.items() if n
     }
+    assert description.model == f"{effective.model_module}:{effective.model_class}"
+    assert (description.runner, description.compile_mode) == (effective.runner, effective.compile_mode)
     assert engine.counters().recompiles == 0
     engine.close()
 
 
-def described(engine) -> dict[str, str]:
-    """What `cmd=list` would say of the engine's path."""
-    path = registry.load(IMPLS[engine.effective().path])
-    config = EngineConfig(path=path.name, impl="", model=ModelSource(name="", hf_config={}, checkpoint=""))
-    description = path.describe(detect_platform("cpu"), config)
-    return {op: choice.impl for op, choice in description.kernels.items()}
+@pytest.fixture(scope="module", params=ENDS)
+def engine(request, checkpoint):
+    with running(arm_config(request.param, checkpoint[0])) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 256])
 def test_logprobs_of_prefill_and_forced_decode(engine, checkpoint, chunk):
+    check_against_oracle(engine, checkpoint, chunk)
+
+
+@pytest.mark.parametrize("arm", BETWEEN)
+def test_arms_between_the_ends(arm, oracle_v32):
+    with running(arm_config(arm, oracle_v32[0])) as engine:
+        check_against_oracle(engine, oracle_v32, 64)
+
+
+def check_against_oracle(engine, checkpoint, chunk):
     engine._scheduler.max_num_batched_tokens = chunk
     rng = np.random.default_rng(chunk)
     _, model = checkpoint
