@@ -30,6 +30,7 @@ OPS = {
     "select_all": "select_all",
     "count_nan_rows": "count_nan_rows",
     "mask_tokens": "mask_tokens",
+    "apply_writes": "apply_writes",
     "index_to_slot": "index_to_slot",
     "dense_mha": "dense_mha",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,20 @@ from paths.kernels.guards import checked
 
 PREFERENCES = ("auto", *IMPLEMENTATIONS)
 MODULES = {"triton": "triton_impl", "torch": "torch_impl", "reference": "reference"}
+
+
+class KernelRecorder(Protocol):
+    """Stands between an op and its implementation while a graph is captured."""
+
+    def kernel(
+        self,
+        op: str,
+        implementation: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What `function(*args, **kwargs)` returns."""
 
 
 class Kernels:
@@ -61,6 +75,7 @@ class Kernels:
         self.implementations = {op: name for op, (name, _) in chosen.items()}
         self.calls = {op: {name: 0} for op, name in self.implementations.items()}
         self._counters = {op: (self.calls[op], name) for op, name in self.implementations.items()}
+        self.recorder: KernelRecorder | None = None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x `[T, D]`, weight float32 `[D]` → `[T, D]`."""
@@ -229,6 +244,10 @@ class Kernels:
         """logits float32 `[N, V]`, rows and tokens int32 `[M]`: these logits become −inf; −1 is padding."""
         self.run("mask_tokens", logits, rows, tokens)
 
+    def apply_writes(self, state: Tensor, writes: Tensor, values: Tensor, *, longest: int) -> None:
+        """state int32 `[N]`, writes int32 `[M, 3]` as (to, first, count), values int32 `[W]`."""
+        self.run("apply_writes", state, writes, values, longest=longest)
+
     def index_to_slot(self, indices: Tensor, req_rows: Tensor, block_table: Tensor) -> Tensor:
         """indices int32 `[T, k]`, req_rows int32 `[T]` → slots int64 `[T, k]`, −1 where there is none."""
         return self.run("index_to_slot", indices, req_rows, block_table)
@@ -246,6 +265,8 @@ class Kernels:
         """Any op of `OPS` by name, counted."""
         counts, name = self._counters[op]
         counts[name] += 1
+        if self.recorder is not None:
+            return self.recorder.kernel(op, name, self._functions[op], args, kwargs)
         return self._functions[op](*args, **kwargs)
 
     def _load(self, op: str, name: str) -> tuple[str, Callable[..., Any]]:

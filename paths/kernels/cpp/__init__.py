@@ -59,6 +59,7 @@ class CppKernels:
         self.select_all = operators.select_all.default
         self.count_nan_rows = operators.count_nan_rows.default
         self.mask_tokens = operators.mask_tokens.default
+        self._apply_writes = operators.apply_writes.default
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._rms_norm(x, weight, eps)
@@ -189,3 +190,6 @@ class CppKernels:
         token_ids: Tensor,
     ) -> None:
         self._post_update(slots, query_start, logits_start, sampled, counts, computed, total_len, token_ids)
+
+    def apply_writes(self, state: Tensor, writes: Tensor, values: Tensor, *, longest: int) -> None:
+        self._apply_writes(state, writes, values, longest)

@@ -1,0 +1,1 @@
+"""Changes of persistent state, queued on the host and applied on the device in one go."""
