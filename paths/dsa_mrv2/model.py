@@ -7,8 +7,9 @@ projection and feed-forward. T tokens, Dm hidden, H heads, C latent, R rope, N n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from torch import Tensor
 from paths.dsa_mrv2.kernels.arguments import LatentNorms, MoeBlock, Rotary
 from paths.dsa_mrv2.kernels.registry import FusedKernels
 from paths.engine.batch import ForwardBatch, LayerCache
+from paths.engine.context import ForwardContext, current_context, forward_context
 from paths.engine.parallel import ParallelGroup
+from paths.graphs.breakable import break_point
 from paths.kernels.registry import Kernels
 from paths.models.config import ModelConfig
 from paths.models.rope import rope_tables
@@ -61,7 +64,8 @@ class DsaModel:
         self._fused = FusedKernels(kernels, fused)
         self._group = group
         self.hadamard = hadamard
-        cos, sin = rope_tables(config.rope, max_model_len or config.max_position_embeddings)
+        self.max_model_len = max_model_len or config.max_position_embeddings
+        cos, sin = rope_tables(config.rope, self.max_model_len)
         self._rotary = Rotary(
             cos=cos.to(kernels.device),
             sin=sin.to(kernels.device),
@@ -79,9 +83,31 @@ class DsaModel:
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         """Hidden states `[T, Dm]` after the final norm; writes the rows' keys into `caches`."""
+        with forward_context(self.context(batch, caches)):
+            return self._hidden(batch, caches)
+
+    def context(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> ForwardContext:
+        """What the eager part of each layer looks up."""
+        return ForwardContext(
+            batch=batch,
+            caches=caches,
+            kernels=self._kernels,
+            index_topk=self.config.index_topk,
+            hadamard=self.hadamard,
+        )
+
+    def bind(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Callable[[], Tensor]:
+        """The forward pass over these tensors, for a capture."""
+        return partial(self._hidden, batch, caches)
+
+    def num_breaks(self) -> int:
+        """The eager part of each layer."""
+        return len(self.layers)
+
+    def _hidden(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         eps = self.config.rms_norm_eps
         if not self._needs_scores(batch):
-            batch.select_all()
+            self._kernels.select_all(batch.lengths, out=batch.topk_indices)
         residual, hidden = self._fused.embed_norm(batch.input_ids, self._embedding, self._first_norm, eps)
         for layer, cache in zip(self.layers, caches, strict=True):
             attended = self._group.all_reduce(self._attention(layer, hidden, batch, cache))
@@ -120,20 +146,29 @@ class DsaModel:
             hadamard=self.hadamard,
         )
         output = hidden.new_empty(hidden.shape[0], layer.o_proj.shape[1])
-        self._sparse_attention(layer, q, index_q, index_weights, batch, cache, output)
+        self._sparse_attention(layer, q, index_q, index_weights, cache, output)
         return self._fused.linear(output, layer.o_proj)
 
+    @break_point
     def _sparse_attention(
         self,
         layer: FusedLayer,
         q: Tensor,
         index_q: Tensor,
         index_weights: Tensor,
-        batch: ForwardBatch,
         cache: LayerCache,
         output: Tensor,
     ) -> None:
-        """The eager part of a layer: its shapes depend on the context lengths. Writes output `[T, H × V]`."""
+        """The eager part of a layer: its shapes depend on the context lengths. Writes output `[T, H × V]`.
+
+        The tensors may have padding rows behind those of the running batch: their output is 0. What it is
+        would else decide which experts they take, and so how many rows share a multiplication.
+        """
+        batch = current_context().batch
+        live = batch.num_tokens
+        if q.shape[0] != live:
+            output[live:].zero_()
+            q, index_q, index_weights, output = q[:live], index_q[:live], index_weights[:live], output[:live]
         k = self.config.index_topk
         if index_q.shape[0] > 0:
             self._kernels.index_topk(index_q, index_weights, cache, batch, k)

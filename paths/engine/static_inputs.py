@@ -44,6 +44,26 @@ class StaticInputs:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{name}: static inputs are written in place, never rebound")
 
+    @property
+    def device(self) -> torch.device:
+        return self.input_ids.device
+
+    @property
+    def max_tokens(self) -> int:
+        return self.input_ids.shape[0]
+
+    @property
+    def max_reqs(self) -> int:
+        return self.seq_lens.shape[0]
+
+    @property
+    def index_topk(self) -> int:
+        return self.topk_indices.shape[1]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All buffers by name."""
+        return dict(self.__dict__)
+
     def batch(self, shape: BatchShape) -> ForwardBatch:
         """Views of the live rows."""
         return self.padded(shape.num_tokens, shape.num_reqs, max_length=shape.max_length)
@@ -60,6 +80,11 @@ class StaticInputs:
             topk_indices=self.topk_indices[:num_tokens],
             max_length=max_length,
         )
+
+    def clear(self) -> None:
+        """Make every row padding."""
+        nothing = BatchShape(num_tokens=0, num_reqs=0, query_len=None, max_length=0)
+        self.pad(nothing, num_tokens=self.max_tokens, num_reqs=self.max_reqs)
 
     def pad(self, shape: BatchShape, *, num_tokens: int, num_reqs: int) -> None:
         """Make the rows past the live ones padding: they write nothing and see no key."""

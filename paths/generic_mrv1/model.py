@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from paths.engine.batch import ForwardBatch, LayerCache
 from paths.engine.context import ForwardContext, forward_context
 from paths.engine.parallel import ParallelGroup
 from paths.generic_mrv1.layer import GenericLayer
-from paths.generic_mrv1.ops import SPLIT_OPS
+from paths.generic_mrv1.ops import RECORDED_OPS, SPLIT_OPS
 from paths.graphs.piecewise import PiecewiseCompiler
 from paths.kernels.add_rms_norm.torch_impl import add_rms_norm
 from paths.kernels.registry import Kernels
@@ -28,6 +29,8 @@ class GenericModel:
     compiled: torch.compile with one piece before, between and after the attention of each layer; the first
     forward passes compile (one for many rows, one for a single row), no later one does.
     """
+
+    recorded_ops = RECORDED_OPS
 
     def __init__(
         self,
@@ -56,18 +59,36 @@ class GenericModel:
             raise ValueError(
                 f"a row sees {batch.max_length} keys, the model was built for {self.max_model_len}"
             )
-        context = ForwardContext(
+        with torch.inference_mode(), forward_context(self.context(batch, caches)):
+            self._select(batch)
+            run = self._hidden if self._compiler is None else self._compiler
+            return run(batch.input_ids, batch.positions)
+
+    def context(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> ForwardContext:
+        """What the opaque ops look up."""
+        return ForwardContext(
             batch=batch,
             caches=caches,
             kernels=self.kernels,
             index_topk=self.config.index_topk,
             hadamard=self.hadamard,
         )
-        if batch.max_length <= self.config.index_topk:
-            batch.select_all()
-        run = self._hidden if self._compiler is None else self._compiler
-        with torch.inference_mode(), forward_context(context):
-            return run(batch.input_ids, batch.positions)
+
+    def bind(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Callable[[], Tensor]:
+        """The forward pass over these tensors, for a capture; inside of a forward context."""
+        self._select(batch)
+        tensors = (batch.input_ids, batch.positions)
+        run = partial(self._hidden, *tensors) if self._compiler is None else self._compiler.bind(*tensors)
+
+        def forward() -> Tensor:
+            self._select(batch)
+            return run()
+
+        return forward
+
+    def num_breaks(self) -> int:
+        """Compiled, the opaque ops of each layer stand between two pieces."""
+        return 0 if self._compiler is None else len(self._layers)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden `[N, Dm]` → float32 `[N, V]`."""
@@ -82,6 +103,11 @@ class GenericModel:
     def compile_count(self) -> int:
         """Graphs compiled so far."""
         return 0 if self._compiler is None else self._compiler.compiles
+
+    def _select(self, batch: ForwardBatch) -> None:
+        """Where no row sees more than index_topk keys, all are selected for the whole step."""
+        if batch.max_length <= self.config.index_topk:
+            self.kernels.select_all(batch.lengths, out=batch.topk_indices)
 
     def _hidden(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         eps = self.config.rms_norm_eps

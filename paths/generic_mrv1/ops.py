@@ -2,6 +2,7 @@
 
 Cache write, indexer and attention are where the graph is split. They change paged caches that the compiler
 never sees: an in-place write that it did see would make it copy the whole cache in every step.
+Their tensors may have padding rows behind those of the running batch, which are left out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _library.define("moe_experts(Tensor x, Tensor ids, Tensor weights, Tensor w13, T
 
 def _mla_cache_write(c: Tensor, k_pe: Tensor, layer: int) -> None:
     context = current_context()
+    live = context.batch.num_tokens
+    if c.shape[0] != live:
+        c, k_pe = c[:live], k_pe[:live]
     context.kernels.mla_cache_write(c, k_pe, context.batch.slot_mapping, context.caches[layer])
 
 
@@ -34,6 +38,8 @@ def _indexer(q: Tensor, k: Tensor, w: Tensor, layer: int) -> None:
     """
     context = current_context()
     kernels, cache, batch = context.kernels, context.caches[layer], context.batch
+    if k.shape[0] != batch.num_tokens:
+        q, k, w = q[: batch.num_tokens], k[: batch.num_tokens], w[: batch.num_tokens]
     kernels.index_k_write(k, batch.slot_mapping, cache, hadamard=context.hadamard)
     if batch.max_length <= context.index_topk:
         return
@@ -43,10 +49,20 @@ def _indexer(q: Tensor, k: Tensor, w: Tensor, layer: int) -> None:
 
 def _sparse_attention(q: Tensor, latent: int, scale: float, layer: int) -> Tensor:
     context = current_context()
+    rows, live = q.shape[0], context.batch.num_tokens
     out, _ = context.kernels.sparse_mla(
-        q, context.caches[layer], context.batch, context.index_topk, latent=latent, scale=scale
+        q[:live] if rows != live else q,
+        context.caches[layer],
+        context.batch,
+        context.index_topk,
+        latent=latent,
+        scale=scale,
     )
-    return out
+    if rows == live:
+        return out
+    padded = q.new_zeros(rows, q.shape[1], latent)
+    padded[:live] = out
+    return padded
 
 
 def _moe_experts(x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
@@ -89,3 +105,10 @@ has_side_effect(mla_cache_write)
 has_side_effect(indexer)
 
 SPLIT_OPS = (mla_cache_write, indexer, sparse_attention)
+# a recorded graph holds what they call, not the ops themselves
+RECORDED_OPS = {
+    mla_cache_write: _mla_cache_write,
+    indexer: _indexer,
+    sparse_attention: _sparse_attention,
+    moe_experts: _moe_experts,
+}

@@ -22,13 +22,15 @@ class GraphMode(StrEnum):
 class GraphConfig:
     """decode: mode of a batch in which every request has the same number of tokens; mixed: of any other.
 
-    Sizes count token rows, which is requests × query length for a uniform batch, ascending.
+    Sizes are ascending and differ in unit: full_sizes count requests (token rows = requests × query length,
+    `dispatch.uniform_tokens`), piecewise_sizes count token rows.
     """
 
     decode: GraphMode = GraphMode.NONE  # any mode
     mixed: GraphMode = GraphMode.NONE  # NONE or PIECEWISE
     full_sizes: tuple[int, ...] = CPU_FULL_SIZES
     piecewise_sizes: tuple[int, ...] = CPU_PIECEWISE_SIZES
+    query_lens: tuple[int, ...] = (1,)  # of the FULL graphs; 1 + k where k tokens are drafted
     debug: bool = False  # assert addresses, poison padding with NaN
 
     @property

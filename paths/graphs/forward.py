@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import Tensor
 
+from paths.api import UserError
 from paths.engine.batch import LayerCache
+from paths.engine.context import forward_context
 from paths.engine.runner import Model
 from paths.engine.static_inputs import StaticInputs
+from paths.graphs.backend import GraphBackend
+from paths.graphs.capturable import Capturable
+from paths.graphs.capture import CapturedGraph, CaptureReport, GraphCapturer
 from paths.graphs.config import GraphConfig, GraphMode
-from paths.graphs.shape import BatchShape
+from paths.graphs.cuda_backend import CudaBackend
+from paths.graphs.debug import ReplayChecks
+from paths.graphs.dispatch import Dispatcher
+from paths.graphs.recorded import RecordedBackend
+from paths.graphs.shape import BatchShape, Descriptor
+
+__all__ = ["CaptureReport", "GraphCounts", "GraphedForward"]
 
 
 @dataclass(kw_only=True)
@@ -23,39 +36,122 @@ class GraphCounts:
     misses: dict[str, int] = field(default_factory=dict)  # why a step ran below the configured mode → steps
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaptureReport:
-    """What capturing cost."""
-
-    seconds: float = 0.0
-    graphs: int = 0
-    memory_bytes: int = 0
-    breaks: int = 0  # of one forward pass in a PIECEWISE graph
-
-
 class GraphedForward:
-    """The forward pass of a runner: replay where a graph fits, eager where none does."""
+    """The forward pass of a runner: replay where a graph fits, eager where none does.
+
+    backend: what captures; by default CUDA graphs on a CUDA device and recorded replay elsewhere.
+    Raises UserError for a configuration that the model cannot serve.
+    """
 
     def __init__(
-        self, *, model: Model, caches: Sequence[LayerCache], inputs: StaticInputs, config: GraphConfig
+        self,
+        *,
+        model: Model,
+        caches: Sequence[LayerCache],
+        inputs: StaticInputs,
+        config: GraphConfig,
+        backend: GraphBackend | None = None,
     ) -> None:
         self._model = model
         self._caches = caches
         self._inputs = inputs
         self._config = config
+        self._graphs: dict[Descriptor, CapturedGraph] = {}
+        self._output: Tensor | None = None
+        self._checks: ReplayChecks | None = None
+        self._closed = False
         self.counts = GraphCounts()
         self.captured = CaptureReport()
+        self._dispatcher: Dispatcher | None = None
+        if config.captures:
+            capturable = _capturable(model)
+            self._capturer = GraphCapturer(
+                model=capturable,
+                caches=caches,
+                inputs=inputs,
+                backend=backend or _backend_for(inputs.device, model),
+            )
+            self._dispatcher = Dispatcher(
+                config,
+                max_num_tokens=inputs.max_tokens,
+                max_num_reqs=inputs.max_reqs,
+                index_topk=inputs.index_topk,
+                max_model_len=capturable.max_model_len,
+            )
 
     def capture(self) -> CaptureReport:
-        """Capture every graph of the configuration, once, after compilation."""
+        """Capture every graph of the configuration, once, after compilation and before the first step.
+
+        Raises RuntimeError later: what a graph would read then belongs to requests.
+        """
+        if self._closed:
+            raise RuntimeError("graphs are captured at start-up, once, before the first step")
+        self._closed = True
+        if self._dispatcher is None or not self._dispatcher.descriptors:
+            return self.captured
+        self._graphs = self._capturer.capture(self._dispatcher.descriptors)
+        self._output = self._capturer.output
+        assert self._output is not None, "at least one graph was captured"
+        if self._config.debug:
+            self._checks = ReplayChecks(self._inputs, self._output)
+        self.captured = self._capturer.report
         return self.captured
 
     def run(self, shape: BatchShape) -> tuple[Tensor, GraphMode]:
         """Hidden states [num_tokens, Dm] of the live rows in the static inputs, and how they were made.
 
-        The tensor is valid until the next call.
+        The tensor is valid until the next call. Padding rows of the static inputs are refilled here.
         """
-        hidden = self._model.forward(self._inputs.batch(shape), self._caches)
-        self.counts.steps[GraphMode.NONE] += 1
-        self.counts.tokens_padded += shape.num_tokens
-        return hidden, GraphMode.NONE
+        self._closed = True
+        graph = None if self._dispatcher is None else self._find(self._dispatcher, shape)
+        with torch.inference_mode():
+            hidden = self._eager(shape) if graph is None else self._replay(graph, shape)
+        mode = GraphMode.NONE if graph is None else graph.descriptor.mode
+        self.counts.steps[mode] += 1
+        self.counts.tokens_padded += shape.num_tokens if graph is None else graph.descriptor.num_tokens
+        return hidden, mode
+
+    def _find(self, dispatcher: Dispatcher, shape: BatchShape) -> CapturedGraph | None:
+        descriptor, reason = dispatcher.dispatch(shape)
+        graph = self._graphs.get(descriptor)
+        if graph is None and descriptor.mode is not GraphMode.NONE:
+            reason = f"{descriptor.mode}: capture was not called"
+        if reason is not None:
+            self.counts.misses[reason] = self.counts.misses.get(reason, 0) + 1
+        return graph
+
+    def _eager(self, shape: BatchShape) -> Tensor:
+        if self._checks is None:
+            return self._model.forward(self._inputs.batch(shape), self._caches)
+        self._checks.expire()
+        return self._checks.hand_out(self._model.forward(self._inputs.batch(shape), self._caches))
+
+    def _replay(self, graph: CapturedGraph, shape: BatchShape) -> Tensor:
+        descriptor = graph.descriptor
+        self._inputs.pad(shape, num_tokens=descriptor.num_tokens, num_reqs=descriptor.num_reqs)
+        context = graph.context
+        if graph.breaks:
+            context = _capturable(self._model).context(self._inputs.batch(shape), self._caches)
+        if self._checks is not None:
+            self._checks.before(graph, shape)
+        with forward_context(context):
+            graph.run()
+        assert self._output is not None, "graphs write into it"
+        hidden = self._output[: shape.num_tokens]
+        if self._checks is None:
+            return hidden
+        self._checks.after(shape)
+        return self._checks.hand_out(hidden)
+
+
+def _capturable(model: Any) -> Capturable:
+    if not isinstance(model, Capturable):
+        raise UserError(f"{type(model).__name__} cannot be captured into graphs: use graph mode NONE")
+    return model
+
+
+def _backend_for(device: torch.device, model: Any) -> GraphBackend:
+    if device.type == "cuda":
+        return CudaBackend()
+    inner: Mapping[Any, Callable[..., Any]] = getattr(model, "recorded_ops", {})
+    return RecordedBackend(inner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.passes.split_module import split_module
+
+from paths.graphs.breakable import running_capture
 
 Runnable = Callable[..., Any]
 
@@ -35,6 +38,7 @@ class PiecewiseCompiler:
         self.pieces_run = 0
         self._split_ops = frozenset(split_ops)
         self._dynamic_known = False
+        self._binding: list[Callable[[], Any]] | None = None
         self._compiled = torch.compile(
             _with_own_code(method),
             backend=self._compile_graph,
@@ -48,9 +52,20 @@ class PiecewiseCompiler:
             for tensor in tensors:
                 torch._dynamo.mark_dynamic(tensor, 0)
             self._dynamic_known = True
-        result = self._compiled(*tensors)
-        self.pieces_run += self.pieces
-        return result
+        return self._compiled(*tensors)
+
+    def bind(self, *tensors: Tensor) -> Callable[[], Tensor]:
+        """The compiled method over these very tensors, without Dynamo, which cannot run under a capture.
+
+        Runs it once. In a capture each piece is one instruction and each run of split ops a break.
+        """
+        self._binding = []
+        try:
+            self(*tensors)
+            (stitched,) = self._binding
+        finally:
+            self._binding = None
+        return lambda: stitched()[0]
 
     def _compile_graph(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Runnable:
         self.compiles += 1
@@ -58,8 +73,17 @@ class PiecewiseCompiler:
         self.pieces = len(piece_names)
         fake_inputs = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
         fake_mode = next(value.fake_mode for value in fake_inputs if isinstance(value, FakeTensor))
-        _PieceCompiler(split, piece_names, fake_mode).run(*fake_inputs)
-        return split.forward
+        _PieceCompiler(split, piece_names, fake_mode, count=self._count_piece).run(*fake_inputs)
+
+        def run(*args: Any) -> Any:
+            if self._binding is not None:
+                self._binding.append(partial(split.forward, *args))
+            return split.forward(*args)
+
+        return run
+
+    def _count_piece(self) -> None:
+        self.pieces_run += 1
 
 
 def split_graph(graph: fx.GraphModule, split_ops: Collection[Any]) -> tuple[fx.GraphModule, list[str]]:
@@ -86,8 +110,16 @@ def split_graph(graph: fx.GraphModule, split_ops: Collection[Any]) -> tuple[fx.G
 class _PieceCompiler(fx.Interpreter):
     """Runs the stitched module on fake tensors and replaces each piece by its compiled form."""
 
-    def __init__(self, module: fx.GraphModule, piece_names: Sequence[str], fake_mode: FakeTensorMode) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        piece_names: Sequence[str],
+        fake_mode: FakeTensorMode,
+        *,
+        count: Callable[[], None],
+    ) -> None:
         super().__init__(module)
+        self._count = count
         self._fake_mode = fake_mode
         self._piece_names = frozenset(piece_names)
 
@@ -97,12 +129,66 @@ class _PieceCompiler(fx.Interpreter):
         with self._fake_mode:
             result = super().call_module(target, args, kwargs)
         # callables in the instance shadow the submodules and spare the module's call machinery
-        self.module.__dict__[target] = piece.forward
         if target in self._piece_names:
             # a context of its own: what Inductor learns of one piece must not leak into the next
             with tracing(TracingContext(self._fake_mode)):
-                self.module.__dict__[target] = compile_fx(piece, list(args), config_patches=INDUCTOR_OPTIONS)
+                compiled: Any = compile_fx(piece, list(args), config_patches=INDUCTOR_OPTIONS)
+            self.module.__dict__[target] = CompiledPiece(compiled, self._count)
+        else:
+            self.module.__dict__[target] = SplitOps(piece.forward)
         return result
+
+
+class CompiledPiece:
+    """Inductor's code is one instruction of a captured segment."""
+
+    def __init__(self, compiled: Runnable, count: Callable[[], None]) -> None:
+        self._compiled = compiled
+        self._count = count
+
+    def __call__(self, *args: Any) -> Any:
+        capture = running_capture()
+        if capture is not None:
+            return capture.call(self._run, args, {})
+        return self._run(*args)
+
+    def _run(self, *args: Any) -> Any:
+        self._count()
+        return self._compiled(*args)
+
+
+class SplitOps:
+    """A run of split ops is a break of a capture; what it returns goes into buffers that stay."""
+
+    def __init__(self, forward: Runnable) -> None:
+        self._forward = forward
+
+    def __call__(self, *args: Any) -> Any:
+        capture = running_capture()
+        if capture is None or capture.inline:
+            return self._forward(*args)
+        part = _BufferedPart(self._forward)
+        capture.at_break(part, args, {})
+        return part.result
+
+
+class _BufferedPart:
+    """Makes its buffers at the capture, of all rows; later runs fill as many as are live."""
+
+    def __init__(self, forward: Runnable) -> None:
+        self._forward = forward
+        self.result: Any = None  # a tensor or a sequence of them
+
+    def __call__(self, *args: Any) -> None:
+        result = self._forward(*args)
+        if self.result is None:
+            self.result = result
+            return
+        single = isinstance(result, Tensor)
+        for buffer, rows in zip(
+            (self.result,) if single else self.result, (result,) if single else result, strict=True
+        ):
+            buffer[: rows.shape[0]].copy_(rows)
 
 
 def _only_input_guards(guards: Sequence[Any]) -> list[bool]:

@@ -35,6 +35,7 @@ class FusedKernels:
         if prefer not in PREFERENCES:
             raise UserError(f"unknown preference {prefer!r}: allowed are {', '.join(PREFERENCES)}")
         chosen = _choose(kernels, prefer)
+        self._kernels = kernels
         self.implementations = {op: name for op, (name, _) in chosen.items()}
         self._functions = {
             op: checked("paths.dsa_mrv2.kernels", FUSED_OPS[op], function) if kernels.checks else function
@@ -103,7 +104,11 @@ class FusedKernels:
         return self._run("gated_mlp", x, w13, w2)
 
     def _run(self, op: str, *args: Any, **kwargs: Any) -> Any:
-        self._counts[op][self.implementations[op]] += 1
+        name = self.implementations[op]
+        self._counts[op][name] += 1
+        recorder = self._kernels.recorder
+        if recorder is not None:
+            return recorder.kernel(op, name, self._functions[op], args, kwargs)
         return self._functions[op](*args, **kwargs)
 
 

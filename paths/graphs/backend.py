@@ -1,0 +1,59 @@
+"""What a graph backend does: it turns one forward pass into segments that are replayed without Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """One captured forward pass."""
+
+    run: Callable[[], None]
+    buffers: Sequence[Tensor]  # storage that outlives a replay and that eager parts write
+    memory_bytes: int  # of those buffers; 0 where a pool holds them
+
+
+class Recording(Protocol):
+    """One forward pass under capture: segments and eager parts in the order of execution."""
+
+    sees_kernels: bool  # whether a kernel's own operations are captured, whatever it is written in
+
+    def begin(self) -> None:
+        """Start a segment."""
+
+    def end(self) -> None:
+        """Finish the segment."""
+
+    def abort(self) -> None:
+        """Close an open segment after an exception."""
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function in the open segment, which replay calls as a whole where it cannot look inside."""
+
+    def eager(self, function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Append an eager part behind the last segment. It has run already; its arguments stay alive."""
+
+    def finish(self) -> Replay:
+        """The replay of everything recorded."""
+
+
+class GraphBackend(Protocol):
+    """Makes recordings that share one pool of memory."""
+
+    def session(self) -> AbstractContextManager[None]:
+        """Surrounds warm-ups and captures of all sizes."""
+
+    def recording(self) -> Recording:
+        """A recording of one forward pass."""
+
+    def synchronize(self) -> None:
+        """Wait until no kernel of a warm-up is running."""
+
+    def pool_bytes(self) -> int:
+        """Memory of the shared pool, 0 where there is none."""

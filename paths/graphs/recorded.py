@@ -1,0 +1,202 @@
+"""Graphs on the CPU: what one forward pass calls is recorded and replayed without the model's Python.
+
+A tensor that the pass allocates without computing it is a static buffer, as are views of static tensors; all
+else that it computes is a local value of one straight-line program. So nothing is copied between segments,
+and what an eager part is given is always this replay's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from paths.graphs.backend import Recording, Replay
+from paths.graphs.program import Instruction, Value, compile_program
+
+aten = torch.ops.aten
+ALLOCATIONS = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+    }
+)
+UNREPLAYABLE_TAGS = {
+    torch.Tag.data_dependent_output: "its result depends on the data",
+    torch.Tag.dynamic_output_shape: "its shape depends on the data",
+    torch.Tag.nondeterministic_seeded: "it is random",
+}
+READS_HOST = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default})
+
+
+class RecordedBackend:
+    """Recorded replay. inner: operator → Python implementation that is recorded in its place."""
+
+    def __init__(self, inner: Mapping[Any, Callable[..., Any]] | None = None) -> None:
+        self._inner = dict(inner or {})
+
+    def session(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def recording(self) -> Recording:
+        return RecordedPass(self._inner)
+
+    def synchronize(self) -> None:
+        """Nothing: an operator has finished when it returns."""
+
+    def pool_bytes(self) -> int:
+        return 0
+
+
+class RecordedPass:
+    """One forward pass as instructions. Raises RuntimeError for an operator that cannot be replayed."""
+
+    sees_kernels = False
+
+    def __init__(self, inner: Mapping[Any, Callable[..., Any]]) -> None:
+        self._mode = _Recorder(inner)
+        self._open = False
+
+    def begin(self) -> None:
+        self._mode.__enter__()
+        self._open = True
+
+    def end(self) -> None:
+        self._open = False
+        self._mode.__exit__(None, None, None)
+
+    def abort(self) -> None:
+        if self._open:
+            self.end()
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._mode.__exit__(None, None, None)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._mode.__enter__()
+        self._mode.record(function, args, kwargs, result)
+        return result
+
+    def eager(self, function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._mode.record(function, args, kwargs, None)
+
+    def finish(self) -> Replay:
+        return self._mode.finish()
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, inner: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._instructions: list[Instruction] = []
+        self._values: dict[int, Value] = {}
+        self._kept: list[Tensor] = []  # alive until the end: an id must not come back as another tensor
+        self._buffers: list[Tensor] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self._inner:
+            with self:
+                return self._inner[func](*args, **kwargs)
+        _refuse_unreplayable(func)
+        result = func(*args, **kwargs)
+        if func in ALLOCATIONS:
+            self._buffers.append(result)
+        elif not self._is_static_view(func, args, kwargs, result):
+            self.record(func, args, kwargs, result)
+        return result
+
+    def record(
+        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        given = {id(tensor) for tensor in tensors_in((args, kwargs))}
+        recorded_args = tuple(self._argument(target, arg) for arg in args)
+        recorded_kwargs = {name: self._argument(target, arg) for name, arg in kwargs.items()}
+        outputs: Value | tuple[Value | None, ...] | None
+        if isinstance(result, tuple | list):
+            outputs = tuple(self._output(item, given) for item in result)
+        else:
+            outputs = self._output(result, given)
+        self._instructions.append(
+            Instruction(target=target, args=recorded_args, kwargs=recorded_kwargs, outputs=outputs)
+        )
+
+    def finish(self) -> Replay:
+        run = compile_program(self._instructions)
+        replay = Replay(
+            run=run, buffers=tuple(self._buffers), memory_bytes=sum(b.nbytes for b in self._buffers)
+        )
+        self._instructions, self._kept, self._values = [], [], {}
+        return replay
+
+    def _argument(self, target: Callable[..., Any], arg: Any) -> Any:
+        if isinstance(arg, Tensor):
+            return self._values.get(id(arg), arg)
+        if type(arg) in (list, tuple):
+            return type(arg)(self._argument(target, item) for item in arg)
+        if any(id(tensor) in self._values for tensor in tensors_in(arg)):
+            raise RuntimeError(
+                f"{_name(target)}: a {type(arg).__name__} holds a tensor computed in this forward pass, "
+                "which replay could not renew: pass the tensor itself"
+            )
+        return arg
+
+    def _output(self, item: Any, given: set[int]) -> Value | None:
+        """A new value, unless the call returned one of its arguments or no tensor."""
+        if not isinstance(item, Tensor) or id(item) in given:
+            return None
+        value = self._values[id(item)] = Value(len(self._kept))
+        self._kept.append(item)
+        return value
+
+    def _is_static_view(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> bool:
+        if func._schema.is_mutable:
+            return False
+        sources = list(tensors_in((args, kwargs)))
+        if not sources or any(id(tensor) in self._values for tensor in sources):
+            return False
+        storages = {_address(tensor) for tensor in sources} - {0}
+        results = list(tensors_in(result))
+        return bool(results) and all(_address(tensor) in storages for tensor in results)
+
+
+def tensors_in(thing: Any) -> Iterator[Tensor]:
+    """Every tensor of an argument, inside containers and dataclasses too."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, list | tuple):
+        for item in thing:
+            yield from tensors_in(item)
+    elif isinstance(thing, dict):
+        for item in thing.values():
+            yield from tensors_in(item)
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        for field in fields(thing):
+            yield from tensors_in(getattr(thing, field.name))
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _refuse_unreplayable(func: Any) -> None:
+    reason = next((why for tag, why in UNREPLAYABLE_TAGS.items() if tag in func.tags), None)
+    if func in READS_HOST:
+        reason = "it reads the host's memory"
+    if reason is not None:
+        raise RuntimeError(f"{func}: {reason}, so a graph cannot replay it")
+
+
+def _name(target: Callable[..., Any]) -> str:
+    return str(getattr(target, "__qualname__", target))

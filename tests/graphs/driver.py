@@ -1,0 +1,146 @@
+"""Drives GraphedForward without a runner: sequences of any length in one step, and an eager twin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from paths.engine.batch import PAGE_SIZE
+from paths.engine.context import forward_context
+from paths.engine.static_inputs import StaticInputs
+from paths.graphs.config import GraphConfig, GraphMode
+from paths.graphs.forward import GraphedForward
+from paths.graphs.shape import BatchShape, Descriptor
+from tests.model_driver import CPU, ModelDriver
+
+Work = Mapping[int, Sequence[int]]  # sequence → its next tokens
+
+
+class GraphDriver:
+    """Fills the static inputs from a few sequences, whose caches start full of NaN."""
+
+    def __init__(
+        self,
+        model,
+        config,
+        graphs: GraphConfig,
+        *,
+        kv_dtype: str = "float32",
+        index_dtype: str = "float32",
+        max_len: int = 192,
+        max_seqs: int = 4,
+        max_tokens: int = 64,
+        backend=None,
+    ) -> None:
+        self.model, self.config = model, config
+        self.sequences = ModelDriver(
+            model, config, kv_dtype=kv_dtype, index_dtype=index_dtype, max_len=max_len, max_seqs=max_seqs
+        )
+        self.caches = self.sequences.caches
+        self.inputs = StaticInputs(
+            max_tokens=max_tokens,
+            max_reqs=max_seqs,
+            max_blocks=self.sequences.block_table.shape[1],
+            index_topk=config.index_topk,
+            device=CPU,
+        )
+        self.forward = GraphedForward(
+            model=model, caches=self.caches, inputs=self.inputs, config=graphs, backend=backend
+        )
+
+    def fill(self, work: Work) -> BatchShape:
+        """The live rows of the static inputs. Rows behind them are left as the previous step had them."""
+        tokens = [token for part in work.values() for token in part]
+        rows = [row for row, part in enumerate(work.values()) for _ in part]
+        positions = torch.tensor(
+            [self.sequences.lengths[seq] + i for seq, part in work.items() for i in range(len(part))],
+            dtype=torch.int64,
+        )
+        inputs, count = self.inputs, len(tokens)
+        table = self.sequences.block_table[list(work)]
+        blocks = table[rows, positions // PAGE_SIZE].long()
+        inputs.input_ids[:count] = torch.tensor(tokens)
+        inputs.positions[:count] = positions
+        inputs.slot_mapping[:count] = blocks * PAGE_SIZE + positions % PAGE_SIZE
+        inputs.req_rows[:count] = torch.tensor(rows)
+        inputs.lengths[:count] = positions + 1
+        inputs.seq_lens[: len(work)] = torch.tensor(
+            [self.sequences.lengths[seq] + len(part) for seq, part in work.items()]
+        )
+        inputs.block_table[: len(work)] = table
+        sizes = {len(part) for part in work.values()}
+        decodes = all(self.sequences.lengths[seq] > 0 for seq in work)
+        return BatchShape(
+            num_tokens=count,
+            num_reqs=len(work),
+            query_len=sizes.pop() if decodes and len(sizes) == 1 else None,
+            max_length=int(positions.max()) + 1,
+        )
+
+    def advance(self, work: Work) -> None:
+        for seq, part in work.items():
+            self.sequences.lengths[seq] += len(part)
+
+    def release(self, seq: int) -> None:
+        """The sequence starts again from nothing; its pages keep what they hold."""
+        self.sequences.lengths[seq] = 0
+
+    def step(self, work: Work) -> tuple[Tensor, GraphMode]:
+        """Hidden states of the live rows [T, Dm], copied, and how they were made."""
+        hidden, mode = self.forward.run(self.fill(work))
+        self.advance(work)
+        return hidden.clone(), mode
+
+    def eager_step(self, work: Work, size: Descriptor | None = None) -> Tensor:
+        """The same rows without a graph, padded like the graph `size`, eager parts on the live rows."""
+        shape = self.fill(work)
+        live = self.inputs.batch(shape)
+        padded = live
+        if size is not None and size.mode is not GraphMode.NONE:
+            self.inputs.pad(shape, num_tokens=size.num_tokens, num_reqs=size.num_reqs)
+            padded = self.inputs.padded(size.num_tokens, size.num_reqs, max_length=shape.max_length)
+            if size.mode is GraphMode.FULL:
+                live = padded
+        with torch.inference_mode(), forward_context(self.model.context(live, self.caches)):
+            hidden = self.model.bind(padded, self.caches)()
+        self.advance(work)
+        return hidden[: shape.num_tokens].clone()
+
+    def descriptor(self, work: Work) -> Descriptor:
+        """The graph that would run this step."""
+        dispatcher = self.forward._dispatcher
+        assert dispatcher is not None, "a configuration that captures"
+        return dispatcher.dispatch(self.fill(work))[0]
+
+    def same_caches(self, other: GraphDriver) -> bool:
+        """Byte for byte, all blocks, the null block included."""
+        pairs = [
+            (a, b)
+            for x, y in zip(self.caches, other.caches, strict=True)
+            for a, b in ((x.kv, y.kv), (x.index, y.index))
+            if a is not None and b is not None
+        ]
+        return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in pairs)
+
+
+def random_work(
+    driver: GraphDriver, generator: torch.Generator, *, vocab: int, max_tokens: int, max_len: int
+) -> Work:
+    """Some sequences decode one token, some prefill a chunk; a full one has been released before."""
+
+    def draw(high: int) -> int:
+        return int(torch.randint(high, (1,), generator=generator))
+
+    work, left = {}, max_tokens
+    for seq, length in enumerate(driver.sequences.lengths):
+        if length + 1 > max_len or (length and draw(25) == 0):
+            driver.release(seq)
+            length = 0
+        chunk = 1 if length and draw(4) else 1 + draw(40)
+        chunk = min(chunk, left, max_len - length)
+        if chunk and draw(5):
+            work[seq] = torch.randint(3, vocab, (chunk,), generator=generator).tolist()
+            left -= chunk
+    return work or {0: [5]}
