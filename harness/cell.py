@@ -16,6 +16,7 @@ from typing import Any
 import paths
 from harness.config import CellConfig
 from harness.hardware import hardware_class, usable_cores
+from harness.records import PathChoice
 from paths.api import EngineConfig, ModelSource, Platform, UserError
 from paths.kernels.cache_bytes import PAGE_SIZE
 from paths.models.config import ModelConfig, read_hf_config
@@ -78,6 +79,7 @@ class Cell:
     requested: dict[str, Any]  # flat; what the record carries
     cell_id: str
     arm_id: str
+    chosen: PathChoice | None = None  # how `+path=auto` came to this path
 
     @property
     def label(self) -> str:
@@ -150,7 +152,9 @@ def resolve_cell(
         model=model,
         isl=isl,
         osl=osl,
-        **times,
+        measure_s=times["measure_s"],
+        warmup_s=times["warmup_s"],
+        timeout_s=times["timeout_s"],
         defaults=defaults,
         requested={"path": config.path.name, **files, **identity, **limits, **settings},
         cell_id=_digest([identity, contents]),

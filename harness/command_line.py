@@ -12,13 +12,12 @@ from collections.abc import Sequence
 import yaml
 
 from harness.arguments import USAGE, Arguments, parse_arguments
-from harness.cell import Cell, resolve_cell
+from harness.cell import Cell
 from harness.composition import Composer, packaged_conf
-from harness.config import CellConfig, validate_cell
 from harness.environment import code_revision, harness_version
 from harness.errors import ExitCode, one_line
-from harness.hardware import detect_platform
 from harness.overrides import expand_sweeps
+from harness.selection import compose_choice, make_cell
 from paths.api import UserError
 
 
@@ -59,12 +58,8 @@ def _dispatch(arguments: Arguments, command: str) -> ExitCode:
 
 def _cells(composer: Composer, choices: Sequence[tuple[str, ...]]) -> list[Cell]:
     """Every cell, validated; nothing has been started or written yet."""
-    known, revision = composer.groups["path"], code_revision()
-    configs: list[CellConfig] = [validate_cell(composer.compose(choice), known) for choice in choices]
-    return [
-        resolve_cell(config, overrides=choice, platform=detect_platform(config.device), revision=revision)
-        for config, choice in zip(configs, choices, strict=True)
-    ]
+    revision = code_revision()
+    return [make_cell(composer, choice, revision=revision) for choice in choices]
 
 
 def _measure(cells: Sequence[Cell], arguments: Arguments, command: str) -> ExitCode:
@@ -90,13 +85,15 @@ def _inspect(arguments: Arguments, composer: Composer) -> ExitCode:
     from harness.inspection import hydra_inspect
 
     choices = expand_sweeps(arguments.overrides, composer.groups)
-    composed = composer.compose(choices[0])
+    choice = compose_choice(composer, choices[0])
     if len(choices) > 1:
         print(f"# first of {len(choices)} cells: {shlex.join(choices[0])}", file=sys.stderr)
+    if choice.chosen is not None:
+        print(f"# path auto took {choice.chosen.chosen}: {choice.chosen.reason}", file=sys.stderr)
     if arguments.cfg == "job":
-        print(yaml.safe_dump(composed, sort_keys=False), end="")
+        print(yaml.safe_dump(choice.composed, sort_keys=False), end="")
         return ExitCode.OK
-    return hydra_inspect(arguments, choices[0])
+    return hydra_inspect(arguments, choice.overrides)
 
 
 def _say_what_to_type(composer: Composer) -> ExitCode:

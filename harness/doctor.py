@@ -11,15 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 import psutil
 from rich.markup import escape
 
-from harness.cell import Cell, resolve_cell
+from harness.cell import Cell
 from harness.composition import Composer
-from harness.config import validate_cell
 from harness.console import out
 from harness.environment import code_revision, read_line
 from harness.errors import ExitCode
 from harness.hardware import (
     cpu_model,
-    detect_platform,
     gpu,
     has_compiler,
     has_gpu_device,
@@ -27,6 +25,7 @@ from harness.hardware import (
     usable_cores,
 )
 from harness.memory import needed_bytes
+from harness.selection import make_cell
 
 MAIN_JOB = ("+path=dsa_mrv2", "concurrency=1,1024")
 _GIB = 1 << 30
@@ -70,9 +69,7 @@ def _main_cell(composer: Composer, choice: Sequence[str]) -> Cell:
     overrides = tuple(choice)
     if not any(text.startswith("+path=") for text in overrides):
         overrides = (MAIN_JOB[0], *overrides)
-    config = validate_cell(composer.compose(overrides), composer.groups["path"])
-    platform = detect_platform(config.device)
-    return resolve_cell(config, overrides=overrides, platform=platform, revision=code_revision())
+    return make_cell(composer, overrides, revision=code_revision())
 
 
 def diagnose(cell: Cell) -> Iterator[Finding]:

@@ -22,6 +22,19 @@ def latency_metrics(records: Sequence[Record], stems: Sequence[str]) -> list[str
 
 def notes(record: Record) -> list[str]:
     """What a reader of the numbers must know, in sentences; not a fault of the measurement."""
+    return [*_choice(record), *_sparsity(record)]
+
+
+def _choice(record: Record) -> list[str]:
+    """Why `+path=auto` took this path, and what it warned of."""
+    chosen = record.chosen
+    if chosen is None:
+        return []
+    said = [f"path {chosen.requested} took {chosen.chosen}: {chosen.reason}"]
+    return said + [f"warning: {warning}" for warning in chosen.warnings]
+
+
+def _sparsity(record: Record) -> list[str]:
     share = record.metrics.get("dsa_active_token_frac")
     has_indexer = (record.effective or {}).get("index_dtype") not in (None, "none")
     if not has_indexer or share is None or share.value is None or share.value >= SPARSE_ENOUGH:

@@ -8,14 +8,13 @@ from pathlib import Path
 from rich.markup import escape
 from rich.tree import Tree
 
-from harness.cell import Cell, resolve_cell
 from harness.composition import Composer
-from harness.config import validate_cell
 from harness.console import out
 from harness.environment import code_revision
 from harness.errors import ExitCode
-from harness.hardware import detect_platform
 from harness.preflight import describe_path
+from harness.selection import make_cell
+from harness.selection_table import print_selection
 from paths.api import Description, Unsupported, UserError
 
 
@@ -30,6 +29,7 @@ def print_listing(composer: Composer, choice: Sequence[str], config_dirs: Sequen
     if failures[0] is not None and None not in failures:
         raise failures[0]
     out.print(paths, soft_wrap=True)
+    print_selection()
     for group in sorted(composer.groups.keys() - {"path"}):
         out.print(f"[bold]{group}s[/] ({group}=NAME): {', '.join(composer.groups[group])}", soft_wrap=True)
     return ExitCode.OK
@@ -40,21 +40,19 @@ def _add_path(
 ) -> UserError | None:
     """One path: what it would run, or why it cannot. A broken one is a line and is returned, not raised."""
     try:
-        described = describe_path(_cell(composer, choice), sys_path)
+        cell = make_cell(composer, choice, revision=code_revision())
+        described = describe_path(cell, sys_path)
     except UserError as error:
         tree.add(f"[red]{escape(name)}[/]: cannot be used: {escape(str(error))}")
         return error
-    if isinstance(described, Unsupported):
+    if cell.chosen is not None:
+        text = f"→ {cell.chosen.chosen}: {cell.chosen.reason}"
+        tree.add(f"[green]{escape(name)}[/]: {escape(text)}")
+    elif isinstance(described, Unsupported):
         tree.add(f"[yellow]{escape(name)}[/]: unsupported here: {escape(described.reason)}")
     else:
         _add_description(tree, name, described)
     return None
-
-
-def _cell(composer: Composer, choice: tuple[str, ...]) -> Cell:
-    config = validate_cell(composer.compose(choice), composer.groups["path"])
-    platform = detect_platform(config.device)
-    return resolve_cell(config, overrides=choice, platform=platform, revision=code_revision())
 
 
 def _add_description(tree: Tree, name: str, described: Description) -> None:

@@ -82,6 +82,7 @@ class Recorder:
             state=outcome.state,
             reason=one_line(outcome.reason) if outcome.reason else None,
             requested=cell.requested,
+            chosen=cell.chosen,
             effective=asdict(effective) if effective is not None else None,
             metrics=outcome.metrics or {},
             checks=outcome.checks or {},

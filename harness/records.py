@@ -74,6 +74,15 @@ class Check(_Model):
     detail: str
 
 
+class PathChoice(_Model):
+    """Which path `+path=auto` took, and the sentence why."""
+
+    requested: str
+    chosen: str
+    reason: str
+    warnings: list[str] = Field(default_factory=list)
+
+
 class Record(_Model):
     """One cell on one launch."""
 
@@ -92,6 +101,7 @@ class Record(_Model):
     state: CellState
     reason: str | None = None
     requested: dict[str, Any]  # path, model, checkpoint, dtypes, gpus, workload, load, seed, threads …
+    chosen: PathChoice | None = None  # None: the path was named
     effective: dict[str, Any] | None = None  # paths.api.Effective as a dict
     metrics: dict[str, Metric] = Field(default_factory=dict)
     checks: dict[str, Check] = Field(default_factory=dict)

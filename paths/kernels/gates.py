@@ -51,6 +51,11 @@ def triton_refusal(op: str, platform: Platform, formats: Formats) -> str | None:
         return f"Triton compiles for CUDA and ROCm devices, not for {platform.device}"
     if find_spec("triton") is None:
         return "the package triton is not installed; pip install triton"
+    return capability_refusal(op, platform, formats)
+
+
+def capability_refusal(op: str, platform: Platform, formats: Formats) -> str | None:
+    """Why the kernel does not run on such a CUDA or ROCm device. Pure."""
     if platform.capability is None:
         return "the device's capability is unknown; install the extra gpu"
     if platform.device == "rocm":

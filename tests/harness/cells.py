@@ -1,23 +1,17 @@
 """Cells for tests, made as the command line makes them."""
 
-from harness.cell import resolve_cell
+from harness import selection
 from harness.composition import Composer
-from harness.config import validate_cell
 from harness.overrides import expand_sweeps
 from paths.api import Platform
 
-CPU = Platform(device="cpu", compiler=True)
+CPU = Platform(device="cpu", compiler=True, python_headers=True)
 
 
 def make_cells(*words, config_dirs=(), platform=CPU, revision="r1"):
     composer = Composer(config_dirs)
     return [
-        resolve_cell(
-            validate_cell(composer.compose(choice), composer.groups["path"]),
-            overrides=choice,
-            platform=platform,
-            revision=revision,
-        )
+        selection.make_cell(composer, choice, revision=revision, platform=platform)
         for choice in expand_sweeps(words, composer.groups)
     ]
 
