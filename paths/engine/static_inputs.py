@@ -21,6 +21,8 @@ class StaticInputs:
     req_rows: Tensor  # [max_tokens] int32
     lengths: Tensor  # [max_tokens] int32
     topk_indices: Tensor  # [max_tokens, index_topk] int32
+    _ids_positions: Tensor  # [2, max_tokens]
+    _rows_lengths: Tensor  # [2, max_tokens]
     seq_lens: Tensor  # [max_reqs] int32
     block_table: Tensor  # [max_reqs, max_blocks] int32
 
@@ -30,12 +32,17 @@ class StaticInputs:
         def filled(*shape: int, dtype: torch.dtype, value: int = 0) -> Tensor:
             return torch.full(shape, value, dtype=dtype, device=device)
 
+        # what padding makes zero stands together: one fill each
+        ids_positions = filled(2, max_tokens, dtype=torch.int64)
+        rows_lengths = filled(2, max_tokens, dtype=torch.int32)
         self.__dict__.update(
-            input_ids=filled(max_tokens, dtype=torch.int64),
-            positions=filled(max_tokens, dtype=torch.int64),
+            _ids_positions=ids_positions,
+            _rows_lengths=rows_lengths,
+            input_ids=ids_positions[0],
+            positions=ids_positions[1],
             slot_mapping=filled(max_tokens, dtype=torch.int64, value=-1),
-            req_rows=filled(max_tokens, dtype=torch.int32),
-            lengths=filled(max_tokens, dtype=torch.int32),
+            req_rows=rows_lengths[0],
+            lengths=rows_lengths[1],
             topk_indices=filled(max_tokens, index_topk, dtype=torch.int32, value=-1),
             seq_lens=filled(max_reqs, dtype=torch.int32),
             block_table=filled(max_reqs, max_blocks, dtype=torch.int32, value=NULL_BLOCK),
@@ -88,11 +95,11 @@ class StaticInputs:
 
     def pad(self, shape: BatchShape, *, num_tokens: int, num_reqs: int) -> None:
         """Make the rows past the live ones padding: they write nothing and see no key."""
-        tokens, reqs = slice(shape.num_tokens, num_tokens), slice(shape.num_reqs, num_reqs)
-        self.input_ids[tokens] = 0
-        self.positions[tokens] = 0
-        self.slot_mapping[tokens] = -1
-        self.req_rows[tokens] = 0
-        self.lengths[tokens] = 0
-        self.seq_lens[reqs] = 0
-        self.block_table[reqs] = NULL_BLOCK
+        tokens, reqs = num_tokens - shape.num_tokens, num_reqs - shape.num_reqs
+        if tokens > 0:
+            self._ids_positions.narrow(1, shape.num_tokens, tokens).zero_()
+            self._rows_lengths.narrow(1, shape.num_tokens, tokens).zero_()
+            self.slot_mapping.narrow(0, shape.num_tokens, tokens).fill_(-1)
+        if reqs > 0:
+            self.seq_lens.narrow(0, shape.num_reqs, reqs).zero_()
+            self.block_table.narrow(0, shape.num_reqs, reqs).fill_(NULL_BLOCK)

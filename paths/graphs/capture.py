@@ -90,7 +90,7 @@ class GraphCapturer:
         longest = self._model.max_model_len
         batch = self._inputs.padded(
             descriptor.num_tokens,
-            descriptor.num_reqs,
+            max(descriptor.num_reqs, 1),
             max_length=longest if descriptor.sparse else min(self._inputs.index_topk, longest),
         )
         context = self._model.context(batch, self._caches)

@@ -33,7 +33,6 @@ class Dispatcher:
         _check(config)
         self._config = config
         self._index_topk = index_topk
-        self._max_num_reqs = max_num_reqs
         self._decode_piecewise = GraphMode.PIECEWISE in (config.decode, config.mixed)
         self._full_reqs = {
             query_len: _clamped(config.full_sizes, min(max_num_reqs, max_num_tokens // query_len))
@@ -119,7 +118,7 @@ class Dispatcher:
         return Descriptor(
             mode=GraphMode.PIECEWISE,
             num_tokens=num_tokens,
-            num_reqs=self._max_num_reqs,
+            num_reqs=0,
             query_len=None,
             sparse=sparse,
         )

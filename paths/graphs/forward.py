@@ -64,7 +64,7 @@ class GraphedForward:
         self.captured = CaptureReport()
         self._dispatcher: Dispatcher | None = None
         if config.captures:
-            capturable = _capturable(model)
+            capturable = self._capturable = _capturable(model)
             self._capturer = GraphCapturer(
                 model=capturable,
                 caches=caches,
@@ -131,7 +131,7 @@ class GraphedForward:
         self._inputs.pad(shape, num_tokens=descriptor.num_tokens, num_reqs=descriptor.num_reqs)
         context = graph.context
         if graph.breaks:
-            context = _capturable(self._model).context(self._inputs.batch(shape), self._caches)
+            context = self._capturable.context(self._inputs.batch(shape), self._caches)
         if self._checks is not None:
             self._checks.before(graph, shape)
         with forward_context(context):

@@ -51,10 +51,12 @@ class _Source:
         lines = []
         for place, instruction in enumerate(self._instructions):
             call = self._call(instruction)
-            # a local whose value is used up takes the next result: memory is freed as early as in eager code
-            for number in [n for n in self._registers if last_use[n] == place]:
-                self._free.append(self._registers.pop(number))
+            used_up = [n for n in self._registers if last_use[n] == place]
+            freed = [self._registers.pop(number) for number in used_up]
             lines.append(f"    {self._target(instruction.outputs, last_use)}{call}")
+            if freed:  # memory goes back as early as in eager code: what follows finds it in the cache
+                lines.append(f"    del {', '.join(freed)}")
+                self._free += freed
         parameters = ", ".join(f"{name}={name}" for name in self._constants)
         source = "\n".join([f"def replay({parameters}):", *(lines or ["    pass"])])
         scope = dict(self._constants)

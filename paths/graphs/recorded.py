@@ -34,6 +34,7 @@ UNREPLAYABLE_TAGS = {
     torch.Tag.dynamic_output_shape: "its shape depends on the data",
     torch.Tag.nondeterministic_seeded: "it is random",
 }
+MASKS = (torch.bool, torch.uint8)
 READS_HOST = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default})
 
 
@@ -109,7 +110,7 @@ class _Recorder(TorchDispatchMode):
         if func in self._inner:
             with self:
                 return self._inner[func](*args, **kwargs)
-        _refuse_unreplayable(func)
+        _refuse_unreplayable(func, args)
         result = func(*args, **kwargs)
         if func in ALLOCATIONS:
             self._buffers.append(result)
@@ -190,8 +191,10 @@ def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _refuse_unreplayable(func: Any) -> None:
+def _refuse_unreplayable(func: Any, args: tuple[Any, ...]) -> None:
     reason = next((why for tag, why in UNREPLAYABLE_TAGS.items() if tag in func.tags), None)
+    if func is aten.index.Tensor and not any(mask.dtype in MASKS for mask in tensors_in(args[1])):
+        reason = None  # only a mask makes its shape depend on the data
     if func in READS_HOST:
         reason = "it reads the host's memory"
     if reason is not None:

@@ -27,6 +27,6 @@ class Descriptor:
 
     mode: GraphMode
     num_tokens: int
-    num_reqs: int
+    num_reqs: int  # of a FULL graph; a PIECEWISE graph reads token rows only, and fits any number: 0
     query_len: int | None  # of a FULL graph
     sparse: bool

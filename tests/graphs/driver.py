@@ -100,7 +100,8 @@ class GraphDriver:
         padded = live
         if size is not None and size.mode is not GraphMode.NONE:
             self.inputs.pad(shape, num_tokens=size.num_tokens, num_reqs=size.num_reqs)
-            padded = self.inputs.padded(size.num_tokens, size.num_reqs, max_length=shape.max_length)
+            reqs = max(size.num_reqs, shape.num_reqs)
+            padded = self.inputs.padded(size.num_tokens, reqs, max_length=shape.max_length)
             if size.mode is GraphMode.FULL:
                 live = padded
         with torch.inference_mode(), forward_context(self.model.context(live, self.caches)):
