@@ -23,6 +23,7 @@ from paths.kernels.describe import describe_kernels
 from paths.kernels.gates import Formats
 
 if TYPE_CHECKING:
+    from paths.engine.build import Recipe
     from paths.engine.runner import Runner
 
 Graphs = Literal["none", "full", "piecewise", "full_and_piecewise"]
@@ -33,11 +34,12 @@ GENERIC_OPS = (
     "index_k_write",
     "index_q_prepare",
     "index_topk",
+    "select_all",
     "sparse_mla",
     "moe_experts",
 )
 # shared ops that the fused model calls itself
-FUSED_MODEL_OPS = ("add_rms_norm", "index_topk", "sparse_mla")
+FUSED_MODEL_OPS = ("add_rms_norm", "index_topk", "select_all", "sparse_mla")
 # shared ops that a fused operation calls where it has no kernel of its own
 COMPOSED_OF = {
     "embed_norm": ("rms_norm",),
@@ -52,8 +54,11 @@ V2_OPS = (
     "gather_block_table",
     "slot_mapping",
     "gather_rows",
+    "count_nan_rows",
+    "mask_tokens",
     "sample",
     "post_update",
+    "apply_writes",
 )
 V1_SAMPLING = KernelChoice(impl="torch", why="runner V1 samples with torch and keeps its books on the host")
 
@@ -81,6 +86,7 @@ class BuiltInOptions(BaseModel):
     compiled: bool = Field(False, description="true or false; true for model generic only")
     runner: Literal["V1", "V2"] = Field(description="V1, V2")
     graphs: Graphs = Field(description="none, full, piecewise, full_and_piecewise")
+    defer_output: bool = Field(False, description="true or false; true for runner V2 only")
 
     @classmethod
     def parse(cls, options: dict[str, Any], *, path: str) -> BuiltInOptions:
@@ -92,6 +98,11 @@ class BuiltInOptions(BaseModel):
             raise UserError(
                 f"path.options.compiled=true: the fused model of path {path} is never compiled;"
                 " set path.options.compiled=false or path.options.model=generic"
+            )
+        if chosen.runner == "V1" and chosen.defer_output:
+            raise UserError(
+                f"path.options.defer_output=true: runner V1 of path {path} reads every step's tokens at once;"
+                " set path.options.defer_output=false or path.options.runner=V2"
             )
         if "piecewise" in chosen.graphs and chosen.model == "generic" and not chosen.compiled:
             raise UserError(
@@ -149,24 +160,28 @@ class BuiltInPath:
         )
 
     def start(self, config: EngineConfig) -> Engine:
-        from paths.dsa_mrv2.model import DsaModel  # here: `describe` must not import torch
+        from paths.engine.build import build_engine  # here: `describe` must not import torch
+
+        return build_engine(config, self.recipe(config))
+
+    def recipe(self, config: EngineConfig) -> Recipe:
+        """The parts that the options name. Raises UserError."""
+        from paths.dsa_mrv2.model import DsaModel
         from paths.dsa_mrv2.runner import RunnerV2
-        from paths.engine.build import Recipe, build_engine
+        from paths.engine.build import Recipe
         from paths.generic_mrv1.model import GenericModel
         from paths.generic_mrv1.runner import RunnerV1
 
         options = BuiltInOptions.parse(config.options, path=config.path)
         generic = partial(GenericModel, compiled=options.compiled)
         runners: dict[str, Callable[..., Runner]] = {"V1": RunnerV1, "V2": RunnerV2}
-        return build_engine(
-            config,
-            Recipe(
-                path=config.path,
-                make_model=generic if options.model == "generic" else DsaModel,
-                make_runner=runners[options.runner],
-                overrides={"sample": V1_SAMPLING.impl} if options.runner == "V1" else {},
-                graphs=options.graph_config(debug=bool(config.debug.get("checks"))),
-            ),
+        return Recipe(
+            path=config.path,
+            make_model=generic if options.model == "generic" else DsaModel,
+            make_runner=runners[options.runner],
+            overrides={"sample": V1_SAMPLING.impl} if options.runner == "V1" else {},
+            graphs=options.graph_config(debug=bool(config.debug.get("checks"))),
+            defer_output=options.defer_output,
         )
 
 

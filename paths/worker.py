@@ -21,6 +21,7 @@ from typing import Any
 from paths import registry
 from paths.api import Engine, EngineConfig, UserError
 from paths.lifeline import tie_to_peer
+from paths.progress import listening
 
 EXIT_USER_ERROR = 2
 EXIT_FATAL = 3
@@ -81,9 +82,10 @@ def _host(connection: _Peer) -> int:
     _, config, nonce, sys_path = connection.receive()
     assert isinstance(config, EngineConfig)
     connection.send(("progress", f"loading {config.path} ({config.model.name}, {config.model.checkpoint})"))
-    engine = registry.load(config.impl, sys_path).start(config)
-    connection.send(("progress", "warming up"))
-    report = engine.warm_up()
+    with listening(lambda text: connection.send(("progress", text))):
+        engine = registry.load(config.impl, sys_path).start(config)
+        connection.send(("progress", "warming up"))
+        report = engine.warm_up()
     # start-up objects live as long as the process: keep the collector from walking them between steps
     gc.collect()
     gc.freeze()

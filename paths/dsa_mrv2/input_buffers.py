@@ -5,47 +5,70 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from paths.dsa_mrv2.staged_writes import StagedWrites
+from paths.engine.host_memory import HostRing
+from paths.engine.sampling_head import ForbiddenTokens
 from paths.engine.scheduler import StepPlan
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepRows:
-    """What the host sends for a step: R batch rows in plan order, of which N yield a token."""
+    """A step on the device: R batch rows in plan order, of which the first N yield a token."""
 
     slots: Tensor  # [R] int32
     query_start: Tensor  # [R + 1] int32: first token of each row, non-decreasing
     logits_start: Tensor  # [R + 1] int32: first of its logits rows
     counts: Tensor  # [R] int32: tokens that the row yields
+    writes: Tensor | None  # [M, 3] int32 of `apply_writes`, and its values int32
+    values: Tensor | None
+    forbidden_rows: Tensor | None  # int32 of `mask_tokens`
+    forbidden_tokens: Tensor | None
 
 
 class InputBuffers:
     """Of the rows whose logits are wanted; filled on the device, a step uses the first N entries."""
 
     def __init__(self, *, max_rows: int, device: torch.device) -> None:
-        def filled(*shape: int, dtype: torch.dtype, value: int = 0) -> Tensor:
-            return torch.full(shape, value, dtype=dtype, device=device)
+        def filled(dtype: torch.dtype, value: int = 0) -> Tensor:
+            return torch.full((max_rows,), value, dtype=dtype, device=device)
 
-        self._device = device
-        self.logits_rows = filled(max_rows, dtype=torch.int64)
-        self.logits_slots = filled(max_rows, dtype=torch.int32)
-        self.next_positions = filled(max_rows, dtype=torch.int64)
-        self.draft_ids = filled(max_rows, dtype=torch.int64, value=-1)
+        self.logits_rows = filled(torch.int64)
+        self.logits_slots = filled(torch.int32)
+        self.next_positions = filled(torch.int64)
+        self.draft_ids = filled(torch.int64, -1)
+        self.sampled = filled(torch.int64)  # of each batch row; rows that yield none keep an old one
 
-    def send(self, plan: StepPlan) -> StepRows:
-        """One copy to the device. Its rows start at multiples of 16 bytes, which kernels are compiled for."""
-        rows = len(plan.slots)
-        staged = np.zeros((4, -(-(rows + 1) // 4) * 4), dtype=np.int32)
-        staged[0, :rows] = plan.slots
-        np.cumsum(plan.num_tokens, out=staged[1, 1 : rows + 1])
-        np.cumsum(plan.samples, out=staged[2, 1 : rows + 1])
-        staged[3, :rows] = plan.samples
-        sent = torch.from_numpy(staged).to(self._device)
-        return StepRows(
-            slots=sent[0, :rows],
-            query_start=sent[1, : rows + 1],
-            logits_start=sent[2, : rows + 1],
-            counts=sent[3, :rows],
-        )
+
+def send_step(plan: StepPlan, writes: StagedWrites, forbidden: ForbiddenTokens, ring: HostRing) -> StepRows:
+    """Everything that the device must be told of a step, in one copy."""
+    parts = list(_rows(plan))
+    if writes:
+        parts += writes.parts()
+    if forbidden:
+        parts += [forbidden.rows, forbidden.tokens]
+    slots, query_start, logits_start, counts, *rest = ring.send(parts)
+    sent_writes = [rest.pop(0), rest.pop(0)] if writes else [None, None]
+    sent_forbidden = rest if forbidden else [None, None]
+    return StepRows(
+        slots=slots,
+        query_start=query_start,
+        logits_start=logits_start,
+        counts=counts,
+        writes=sent_writes[0],
+        values=sent_writes[1],
+        forbidden_rows=sent_forbidden[0],
+        forbidden_tokens=sent_forbidden[1],
+    )
+
+
+def _rows(plan: StepPlan) -> tuple[npt.NDArray[np.int32], ...]:
+    count, wanted = len(plan.slots), plan.num_samples
+    query_start = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(plan.num_tokens, out=query_start[1:])
+    logits_start = np.minimum(np.arange(count + 1, dtype=np.int32), wanted)
+    counts = (np.arange(count) < wanted).astype(np.int32)
+    return plan.slots, query_start, logits_start, counts

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from paths.dsa_mrv2.input_buffers import InputBuffers, StepRows
+from paths.dsa_mrv2.input_buffers import InputBuffers, StepRows, send_step
 from paths.dsa_mrv2.states import RequestStates
+from paths.engine.host_memory import HostRing, TransferCounts
+from paths.engine.output import AsyncOutput, OutputCopier
 from paths.engine.requests import RequestTable
-from paths.engine.runner import Model, SamplingHead, StepResult
-from paths.engine.sampler import SamplingInputs
+from paths.engine.runner import Model
+from paths.engine.sampler import SamplingInputs, sample
+from paths.engine.sampling_head import ForbiddenTokens, SamplingHead
 from paths.engine.scheduler import StepPlan
 from paths.engine.static_inputs import StaticInputs
 from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
 
+STEPS_IN_FLIGHT = 2  # one that runs, and one whose tokens are being read
+
 
 class RunnerV2:
-    """A step sends slots and token counts; ops make positions, ids and slot mapping from persistent state."""
+    """A step sends slots, token counts and what changed; ops make everything else from persistent state.
+
+    Nothing in `execute` waits for the device, so the next step can be launched before this one is over.
+    """
 
     name = "V2"
+    asynchronous = True
 
     def __init__(
         self,
@@ -36,44 +48,46 @@ class RunnerV2:
         self._forward = forward
         self._inputs = inputs
         self._kernels = kernels
+        self.transfers = TransferCounts()
+        max_rows = len(table.live)
         self._states = RequestStates(table, device)
-        self._buffers = InputBuffers(max_rows=table.block_table.shape[0], device=device)
-        self._head = SamplingHead(model, kernels, eos_token_ids=eos_token_ids)
-        self._device = device
+        self._buffers = InputBuffers(max_rows=max_rows, device=device)
+        self._ring = HostRing(device, depth=STEPS_IN_FLIGHT, counts=self.transfers)
+        self._copier = OutputCopier(device, max_rows=max_rows, depth=STEPS_IN_FLIGHT, counts=self.transfers)
+        self._ops = KernelHeadOps(kernels, self._buffers)
+        self._head = SamplingHead(model, self._ops, eos_token_ids=eos_token_ids, device=device)
 
     def nan_rows(self) -> int:
         return self._head.nan_rows()
 
-    def execute(self, plan: StepPlan, table: RequestTable) -> StepResult:
-        self._states.apply(plan, table)
-        rows = self._buffers.send(plan)
+    def execute(self, plan: StepPlan, table: RequestTable) -> AsyncOutput:
+        states, buffers, wanted = self._states, self._buffers, plan.num_samples
+        forbidden = self._head.forbidden(plan, table)
+        writes = states.stage(plan, table)
+        rows = send_step(plan, writes, forbidden, self._ring)
+        if rows.writes is not None and rows.values is not None:
+            self._kernels.apply_writes(states.words, rows.writes, rows.values, longest=writes.longest)
         self._prepare_inputs(plan, rows)
-        wanted = int(plan.samples.sum())
-        hidden, mode = self._forward.run(plan.shape)
-        result = self._head.run(
-            hidden,
-            plan,
-            table,
-            self._sampling_inputs(wanted, plan, table),
-            logits_rows=self._buffers.logits_rows[:wanted],
-        )
-        result.graph_mode = mode.value
-        sampled = torch.from_numpy(result.tokens).to(self._device).long()
+        hidden, _ = self._forward.run(plan.shape)
+        self._ops.rows = rows
+        tokens, scores = self._head.run(hidden, plan, table, self._sampling_inputs(plan, table), forbidden)
+        output = self._copier.start(tokens, scores.resolve if scores else None)
+        buffers.sampled[:wanted].copy_(tokens)
         self._kernels.post_update(
             rows.slots,
             rows.query_start,
             rows.logits_start,
-            sampled[:, None],
+            buffers.sampled[: len(plan.slots), None],
             rows.counts,
-            computed=self._states.computed,
-            total_len=self._states.total_len,
-            token_ids=self._states.token_ids,
+            computed=states.computed,
+            total_len=states.total_len,
+            token_ids=states.token_ids,
         )
-        return result
+        return output
 
     def _prepare_inputs(self, plan: StepPlan, rows: StepRows) -> None:
         states, buffers, inputs, kernels = self._states, self._buffers, self._inputs, self._kernels
-        tokens, requests, wanted = plan.total_tokens, len(plan.slots), int(plan.samples.sum())
+        tokens, requests, wanted = plan.total_tokens, len(plan.slots), plan.num_samples
         positions, lengths = inputs.positions[:tokens], inputs.lengths[:tokens]
         req_rows, block_table = inputs.req_rows[:tokens], inputs.block_table[:requests]
         kernels.prepare_positions(
@@ -102,15 +116,43 @@ class RunnerV2:
         kernels.gather_block_table(rows.slots, states.block_table, out=block_table)
         kernels.slot_mapping(positions, req_rows, lengths, block_table, out=inputs.slot_mapping[:tokens])
 
-    def _sampling_inputs(self, wanted: int, plan: StepPlan, table: RequestTable) -> SamplingInputs:
+    def _sampling_inputs(self, plan: StepPlan, table: RequestTable) -> SamplingInputs:
         """Parameters stay where they are, by slot; the op looks them up."""
-        states = self._states
+        states, wanted = self._states, plan.num_samples
         return SamplingInputs(
             temperature=states.temperature,
             top_k=states.top_k,
             top_p=states.top_p,
             seeds=states.seeds,
             positions=self._buffers.next_positions[:wanted],
-            all_greedy=not table.temperature[plan.slots[plan.samples]].any(),
+            all_greedy=not table.temperature[plan.slots[:wanted]].any(),
             rows=self._buffers.logits_slots[:wanted],
         )
+
+
+class KernelHeadOps:
+    """The end of a V2 step in ops, on what the step sent."""
+
+    rows: StepRows
+
+    def __init__(self, kernels: Kernels, buffers: InputBuffers) -> None:
+        self._kernels = kernels
+        self._buffers = buffers
+
+    def pick(self, hidden: Tensor, ends: npt.NDArray[np.int32], count: int) -> Tensor:
+        return self._kernels.gather_rows(hidden, self._buffers.logits_rows[:count])
+
+    def count_nan_rows(self, logits: Tensor, total: Tensor) -> None:
+        self._kernels.count_nan_rows(logits, total=total)
+
+    def forbid(self, logits: Tensor, forbidden: ForbiddenTokens) -> None:
+        assert self.rows.forbidden_rows is not None, "sent with the step"
+        assert self.rows.forbidden_tokens is not None, "sent with the step"
+        self._kernels.mask_tokens(logits, self.rows.forbidden_rows, self.rows.forbidden_tokens)
+
+    def sample(self, logits: Tensor, inputs: SamplingInputs) -> Tensor:
+        return sample(logits, inputs, self._kernels.sample)
+
+    def force(self, tokens: Tensor, rows: list[int], values: list[int]) -> None:
+        for row, value in zip(rows, values, strict=True):
+            tokens[row : row + 1].fill_(value)

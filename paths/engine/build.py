@@ -21,8 +21,11 @@ from paths.engine.runner import Model, Runner
 from paths.engine.scheduler import Scheduler
 from paths.engine.startup import Startup
 from paths.engine.static_inputs import StaticInputs
+from paths.engine.tally import Tally
+from paths.engine.warm_up import WarmUp
 from paths.graphs.config import GraphConfig
 from paths.graphs.forward import GraphedForward
+from paths.kernels.cpp.build import build_seconds
 from paths.kernels.gates import Formats
 from paths.kernels.layouts import allocate_caches, resolve_index_dtype, resolve_kv_dtype
 from paths.kernels.registry import Kernels
@@ -41,12 +44,13 @@ class Recipe:
     kernels: str = "auto"
     overrides: Mapping[str, str] = field(default_factory=dict)  # op → implementation, instead of `kernels`
     graphs: GraphConfig = field(default_factory=GraphConfig)
+    defer_output: bool = False  # read a step's tokens after the next launch, also where nothing overlaps
     warm_up_sizes: Sequence[int] = (64, 2, 1)
 
 
 def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
     """Load and wire everything; `warm_up` of the result compiles. Raises UserError."""
-    started = time.perf_counter()
+    started, built_before = time.perf_counter(), build_seconds()
     _check_capacities(config)
     torch.set_num_threads(config.threads)
     device = torch.device(config.device)
@@ -100,29 +104,37 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         device=device,
     )
     tokenizer = load_tokenizer(Path(config.model.tokenizer)) if config.model.tokenizer else None
+    warm_up = WarmUp(config, runner, index_topk=model_config.index_topk)
+    kernel_build_s = build_seconds() - built_before
     startup = Startup(
         config,
         model=model,
+        forward=forward,
         sizes=recipe.warm_up_sizes,
         index_topk=model_config.index_topk,
         caches=caches,
         weights=weights,
-        started=started,
+        warm_up=warm_up,
+        load_s=time.perf_counter() - started - kernel_build_s,
+        kernel_build_s=kernel_build_s,
+    )
+    scheduler = Scheduler(
+        table=table,
+        pool=BlockPool(config.kv_pages + 1),
+        max_num_batched_tokens=config.max_num_batched_tokens,
     )
     reporter = EffectiveReporter(
         path=recipe.path,
         model=model,
         weight_dtype=weights.embed_tokens.dtype,
         runner=runner,
+        forward=forward,
+        warm_up=warm_up,
         kernels=kernels,
         caches=caches,
     )
     return EngineCore(
-        scheduler=Scheduler(
-            table=table,
-            pool=BlockPool(config.kv_pages + 1),
-            max_num_batched_tokens=config.max_num_batched_tokens,
-        ),
+        scheduler=scheduler,
         runner=runner,
         rules=AdmissionRules(
             vocab_size=model_config.vocab_size,
@@ -131,11 +143,17 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
             has_tokenizer=tokenizer is not None,
         ),
         eos_token_ids=model_config.eos_token_ids,
-        index_topk=model_config.index_topk,
         tokenizer=tokenizer,
+        tally=Tally(
+            scheduler=scheduler,
+            runner=runner,
+            graph_counts=forward.counts,
+            recompiles=startup.recompiles,
+            index_topk=model_config.index_topk,
+        ),
         warm_up=startup.run,
-        recompiles=startup.recompiles,
         describe_effective=reporter.describe,
+        defer_output=recipe.defer_output,
     )
 
 

@@ -1,9 +1,10 @@
-"""The engine that both built-in paths share: schedule, run, stop, report."""
+"""The engine that the built-in paths share: schedule, launch, read, report."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +20,34 @@ from paths.api import (
     UserError,
 )
 from paths.engine.admission import AdmissionRules
-from paths.engine.events import EventLog
-from paths.engine.requests import RequestState, RequestTable
-from paths.engine.runner import Runner, StepResult
+from paths.engine.events import EventLog, TokenColumns
+from paths.engine.output import StepOutput
+from paths.engine.requests import RequestState
+from paths.engine.runner import Runner
 from paths.engine.scheduler import Scheduler, StepPlan
-from paths.engine.stats import process_usage
+from paths.engine.stopping import StopRules
+from paths.engine.tally import Tally
 from paths.tokenizer import IncrementalDetokenizer, Tokenizer
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchedStep:
+    """A step whose tokens have not been read. Its N requests may have ended meanwhile."""
+
+    output: StepOutput
+    slots: npt.NDArray[np.int32]  # [N]
+    tenancy: npt.NDArray[np.int64]  # [N] of the slots, when it was launched
+    at: npt.NDArray[np.int32]  # [N] position of the new token
+
+
 class EngineCore:
-    """A running built-in engine; see `paths.api.Engine` for the contract."""
+    """A running built-in engine; see `paths.api.Engine` for the contract.
+
+    A step is launched, then its tokens are read. With an asynchronous runner whose step is not over when its
+    launch returns, the next one is launched first: lengths run ahead, and a token that arrives for a request
+    which ended meanwhile is discarded. On a CPU a launch returns when the step is over, so there is nothing
+    to overlap and tokens are read at once; `defer_output` postpones the reading all the same.
+    """
 
     def __init__(
         self,
@@ -37,29 +56,31 @@ class EngineCore:
         runner: Runner,
         rules: AdmissionRules,
         eos_token_ids: Sequence[int],
-        index_topk: int,
         tokenizer: Tokenizer | None,
-        warm_up: Callable[[], StartupReport],
-        recompiles: Callable[[], int],
+        tally: Tally,
+        warm_up: Callable[[EngineCore], StartupReport],
         describe_effective: Callable[[Counters], Effective],
+        defer_output: bool = False,
     ) -> None:
         self._scheduler = scheduler
-        self._table: RequestTable = scheduler.table
+        self._table = scheduler.table
         self._runner = runner
         self._rules = rules
-        self._eos_token_ids = np.asarray(eos_token_ids, dtype=np.int32)
-        self._index_topk = index_topk
+        self._stop_rules = StopRules(scheduler.table, eos_token_ids)
         self._tokenizer = tokenizer
+        self._tally = tally
         self._warm_up = warm_up
-        self._recompiles = recompiles
         self._describe_effective = describe_effective
-        self._counters = Counters()
+        self._defer_output = defer_output
+        self._in_flight: deque[LaunchedStep] = deque()
         self._events = EventLog()
         self._known: set[int] = set()
         self._arrivals = 0
 
     def warm_up(self) -> StartupReport:
-        return self._warm_up()
+        report = self._warm_up(self)
+        self._tally.reset()
+        return report
 
     def add(self, request: Request) -> None:
         if request.request_id in self._known:
@@ -91,25 +112,18 @@ class EngineCore:
         self._events.add_end(request_id, FinishReason.ABORT)
 
     def has_work(self) -> bool:
-        return bool(self._events) or self._scheduler.has_work()
+        return bool(self._events) or bool(self._in_flight) or self._scheduler.has_work()
 
     def step(self) -> StepEvents:
-        plan = self._scheduler.plan()
-        if len(plan.slots) == 0:
-            return self._events.take()
-        result = self._runner.execute(plan, self._table)
-        self._count(plan, result.graph_mode)
-        return self._advance(plan, result)
+        plan = self._scheduler.plan(may_preempt=not self._in_flight)
+        if plan is None or len(plan.slots) == 0:
+            self._read_until(0)
+        else:
+            self._read_until(1 if self._launch(plan) else 0)
+        return self._events.take()
 
     def counters(self) -> Counters:
-        return dataclasses.replace(
-            self._counters,
-            steps=dict(self._counters.steps),
-            preemptions=self._scheduler.preemptions,
-            recompiles=self._recompiles(),
-            nan_logit_rows=self._runner.nan_rows(),
-            **vars(process_usage()),
-        )
+        return self._tally.counters()
 
     def effective(self) -> Effective:
         return self._describe_effective(self.counters())
@@ -117,87 +131,44 @@ class EngineCore:
     def close(self) -> None:
         self._scheduler.waiting.clear()
 
-    def _count(self, plan: StepPlan, graph_mode: str) -> None:
-        counters = self._counters
-        counters.steps[graph_mode] += 1
-        counters.tokens_real += plan.total_tokens
-        counters.tokens_padded += plan.total_tokens
-        # a row at or past the prompt's length has an output token as its input; recomputed ones count too
-        end = plan.start + plan.num_tokens
-        first_decode = np.maximum(plan.start, self._table.prompt_len[plan.slots])
-        decode = int(np.maximum(end - first_decode, 0).sum())
-        counters.decode_tokens += decode
-        counters.prompt_tokens += plan.total_tokens - decode
-        first_sparse = np.maximum(first_decode, self._index_topk)
-        counters.decode_tokens_sparse += int(np.maximum(end - first_sparse, 0).sum())
+    def _launch(self, plan: StepPlan) -> bool:
+        """Whether its tokens may be read after the next launch."""
+        table, count = self._table, plan.num_samples
+        output = self._runner.execute(plan, table)
+        self._tally.count(plan)
+        slots = plan.slots[:count]
+        self._in_flight.append(
+            LaunchedStep(output=output, slots=slots, tenancy=table.tenancy[slots], at=table.total_len[slots])
+        )
+        table.computed[plan.slots] += plan.num_tokens
+        table.total_len[slots] += 1
+        if not self._runner.asynchronous or table.needs_host[plan.slots].any():
+            return False
+        return self._defer_output or not output.ready()
 
-    def _advance(self, plan: StepPlan, result: StepResult) -> StepEvents:
+    def _read_until(self, left: int) -> None:
+        while len(self._in_flight) > left:
+            self._read(self._in_flight.popleft())
+
+    def _read(self, step: LaunchedStep) -> None:
         """Write the new tokens, find who ends, and turn all of it into events."""
         table = self._table
-        table.computed[plan.slots] += plan.num_tokens
-        slots, tokens = plan.slots[plan.samples], result.tokens[plan.samples]
-        table.token_ids[slots, table.total_len[slots]] = tokens
-        table.total_len[slots] += 1
-        total = table.total_len[slots]
-        stopped = (
-            np.isin(tokens, self._eos_token_ids)
-            & ~table.ignore_eos[slots]
-            & (total >= table.min_total[slots])
-        )
-        finish = np.where(total >= table.max_total[slots], FinishReason.LENGTH, FinishReason.NONE).astype(
-            np.int8
-        )
-        finish[stopped] = FinishReason.STOP
-        details: dict[int, EventDetail] = {}
-        rows = np.flatnonzero(plan.samples)
-        for at in np.flatnonzero(~table.plain[slots]):
-            detail = self._finish_special(int(slots[at]), int(tokens[at]), finish, int(at))
-            logprobs = result.logprobs.get(int(rows[at]))
-            if logprobs is not None:
-                detail = dataclasses.replace(detail, logprobs=(logprobs,))
-            if detail != EventDetail():
-                details[int(at)] = detail
+        result = step.output.get()
+        slots, at, tokens, logprobs = step.slots, step.at, result.tokens, result.logprobs
+        still = table.tenancy[slots] == step.tenancy
+        if not still.all():
+            kept = np.flatnonzero(still)
+            slots, at, tokens = slots[kept], at[kept], tokens[kept]
+            logprobs = {new: logprobs[old] for new, old in enumerate(kept.tolist()) if old in logprobs}
+        if len(slots) == 0:
+            return
+        table.token_ids[slots, at] = tokens
+        finish, details = self._stop_rules.judge(slots, tokens, at + 1, logprobs)
         request_ids = table.request_ids[slots]
-        for at in np.flatnonzero(finish):
-            self._scheduler.finish(int(slots[at]))
-            self._known.discard(int(request_ids[at]))
-        self._counters.output_tokens += len(tokens)
-        return self._events.take(request_ids=request_ids, token_ids=tokens, finish=finish, details=details)
-
-    def _finish_special(self, slot: int, token: int, finish: npt.NDArray[np.int8], at: int) -> EventDetail:
-        """Stop ids, stop strings and prompt log-probs of one request."""
-        table = self._table
-        state, params = table.state(slot), table.state(slot).params
-        produced = int(table.total_len[slot] - table.prompt_len[slot])
-        prompt_logprobs = None
-        if params.prompt_logprobs is not None and produced == 1:
-            prompt_logprobs = (None, *state.prompt_logprobs)
-        past_minimum = produced >= params.min_tokens
-        if past_minimum and token in params.stop_token_ids:
-            finish[at] = FinishReason.STOP
-        text = None
-        if state.detokenizer is not None:
-            cut = self._find_stop(state, token) if past_minimum else self._feed(state, token)
-            if cut is not None:
-                finish[at] = FinishReason.STOP
-            if finish[at]:
-                text = state.detokenizer.flush()[:cut]
-        return EventDetail(prompt_logprobs=prompt_logprobs, text=text)
-
-    @staticmethod
-    def _feed(state: RequestState, token: int) -> None:
-        assert state.detokenizer is not None
-        state.detokenizer.append([token])
-
-    @staticmethod
-    def _find_stop(state: RequestState, token: int) -> int | None:
-        """Where the earliest stop string begins in the text that this token completed, if one does."""
-        assert state.detokenizer is not None
-        new = state.detokenizer.append([token])
-        text = state.detokenizer.text
-        found = [
-            at
-            for stop in state.params.stop
-            if (at := text.find(stop, max(0, len(text) - len(new) - len(stop) + 1))) >= 0
-        ]
-        return min(found, default=None)
+        for row in np.flatnonzero(finish):
+            self._scheduler.finish(int(slots[row]))
+            self._known.discard(int(request_ids[row]))
+        self._tally.count_output(len(tokens))
+        self._events.add_tokens(
+            TokenColumns(request_ids=request_ids, token_ids=tokens, finish=finish, details=details)
+        )

@@ -10,6 +10,8 @@ import torch
 from paths.api import Counters, Effective
 from paths.engine.batch import LayerCache
 from paths.engine.runner import Model, Runner
+from paths.engine.warm_up import WarmUp
+from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
 
 _KV_NAMES = {
@@ -30,6 +32,8 @@ class EffectiveReporter:
         model: Model,
         weight_dtype: torch.dtype,
         runner: Runner,
+        forward: GraphedForward,
+        warm_up: WarmUp,
         kernels: Kernels,
         caches: Sequence[LayerCache],
     ) -> None:
@@ -37,6 +41,8 @@ class EffectiveReporter:
         self._model = model
         self._weight_dtype = weight_dtype
         self._runner = runner
+        self._forward = forward
+        self._warm_up = warm_up
         self._kernels = kernels
         self._caches = caches
 
@@ -63,9 +69,17 @@ class EffectiveReporter:
             device=str(first.kv.device),
             threads=torch.get_num_threads(),
             pid=os.getpid(),
+            graphs=self._forward.captured.graphs,
+            breaks_per_layer=self._breaks_per_layer(),
+            copies_per_step=self._warm_up.copies_per_step,
+            waits_per_step=self._warm_up.waits_per_step,
             fallbacks=tuple(self._kernels.notes),
             notes=tuple(notes),
         )
+
+    def _breaks_per_layer(self) -> float | None:
+        breaks = self._forward.captured.breaks
+        return breaks / len(self._caches) if breaks else None
 
 
 def _stored_kv_dtype(cache: LayerCache) -> str:

@@ -29,12 +29,16 @@ class RequestState:
         return self.request.params
 
     @property
+    def needs_host(self) -> bool:
+        """Whether each of its steps is read before the next is launched."""
+        p = self.params
+        scored = p.logprobs is not None or p.prompt_logprobs is not None
+        return scored or self.request.forced_ids is not None
+
+    @property
     def is_plain(self) -> bool:
         """Whether column arithmetic alone can process its tokens."""
-        p = self.params
-        return not (
-            p.stop or p.stop_token_ids or p.logprobs is not None or p.prompt_logprobs is not None
-        ) and (self.request.forced_ids is None)
+        return not (self.params.stop or self.params.stop_token_ids or self.needs_host)
 
 
 class RequestTable:
@@ -47,11 +51,14 @@ class RequestTable:
         self.states: list[RequestState | None] = [None] * size
         self.live = np.zeros(size, dtype=bool)
         self.plain = np.zeros(size, dtype=bool)
+        self.needs_host = np.zeros(size, dtype=bool)
+        self.tenancy = np.zeros(size, dtype=np.int64)  # counts the requests that have left the slot
         self.request_ids = np.zeros(size, dtype=np.int64)
         self.arrival = np.zeros(size, dtype=np.int64)
         self.token_ids = np.zeros((size, max_model_len), dtype=np.int32)
         self.prompt_len = np.zeros(size, dtype=np.int32)
-        self.total_len = np.zeros(size, dtype=np.int32)  # known tokens: prompt and output
+        # both count a launched step as done; the values of its tokens are known when it has been read
+        self.total_len = np.zeros(size, dtype=np.int32)  # tokens: prompt and output
         self.computed = np.zeros(size, dtype=np.int32)  # tokens whose keys are in the cache
         self.max_total = np.zeros(size, dtype=np.int32)
         self.min_total = np.zeros(size, dtype=np.int32)
@@ -77,6 +84,7 @@ class RequestTable:
         self.states[slot] = state
         self.live[slot] = True
         self.plain[slot] = state.is_plain
+        self.needs_host[slot] = state.needs_host
         self.request_ids[slot] = request.request_id
         self.arrival[slot] = state.arrival
         self.token_ids[slot, : len(prompt)] = prompt
@@ -102,6 +110,7 @@ class RequestTable:
         state.output_ids = self.token_ids[slot, start:end].tolist()
         self.states[slot] = None
         self.live[slot] = False
+        self.tenancy[slot] += 1
         self.block_table[slot, : self.num_blocks[slot]] = NULL_BLOCK
         self.num_blocks[slot] = 0
         self._free_slots.append(slot)

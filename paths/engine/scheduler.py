@@ -18,12 +18,15 @@ IntArray = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """One step: R requests, decode rows first. Request r computes tokens [start, start + num_tokens)."""
+    """One step: R requests, decode rows first. Request r computes tokens [start, start + num_tokens).
+
+    The first N requests yield a token. At most the last does not: only it can be cut short.
+    """
 
     slots: IntArray  # [R]
     start: IntArray  # [R]
     num_tokens: IntArray  # [R]
-    samples: npt.NDArray[np.bool_]  # [R] whether its last row yields a token
+    num_samples: int  # N
     admitted: tuple[int, ...]  # slots that joined the running set for this step
     released: tuple[int, ...]  # slots that left it since the last plan (finished, aborted, preempted)
     grown: IntArray  # slots whose block table got new pages
@@ -68,10 +71,16 @@ class Scheduler:
         self._released.append(slot)
         return table.release(slot)
 
-    def plan(self) -> StepPlan:
-        """Decide the next step. Empty when nothing can run."""
+    def plan(self, *, may_preempt: bool = True) -> StepPlan | None:
+        """Decide the next step. Empty when nothing can run; None where it takes a preemption that may not be.
+
+        Of a request that is preempted every token must be known: steps in flight are read before.
+        """
         preempted_before = self.preemptions
-        slots, counts, grown = self._running()
+        running = self._running(may_preempt=may_preempt)
+        if running is None:
+            return None
+        slots, counts, grown = running
         budget = self.max_num_batched_tokens - int(counts.sum())
         if self.preemptions > preempted_before:
             budget = 0  # admit nobody: the victim would take its pages straight back
@@ -88,17 +97,24 @@ class Scheduler:
             slots=slots,
             start=start,
             num_tokens=counts,
-            samples=start + counts == self.table.total_len[slots],
+            num_samples=self._num_samples(slots, start + counts),
             admitted=tuple(admitted),
             released=released,
             grown=grown,
         )
 
-    def _running(self) -> tuple[IntArray, IntArray, IntArray]:
+    def _num_samples(self, slots: IntArray, ends: IntArray) -> int:
+        complete = ends == self.table.total_len[slots]
+        if not complete[:-1].all():
+            raise RuntimeError("a request before the last of a step was cut short")
+        return int(complete.sum())
+
+    def _running(self, *, may_preempt: bool) -> tuple[IntArray, IntArray, IntArray] | None:
         """Slots, token counts and grown slots of the running requests that fit into this step."""
         table = self.table
         while True:
-            slots = np.flatnonzero(table.live).astype(np.int32)
+            # one whose last token is still in flight has nothing left to compute
+            slots = np.flatnonzero(table.live & (table.total_len < table.max_total)).astype(np.int32)
             pending = table.total_len[slots] - table.computed[slots]
             # decode rows first, then prefills, oldest first in both
             order = np.lexsort((table.arrival[slots], pending > 1))
@@ -112,6 +128,8 @@ class Scheduler:
                 grown = slots[need > 0]
                 self._grow(grown, need[need > 0])
                 return slots, counts, grown
+            if not may_preempt:
+                return None
             self._preempt_youngest()
 
     def _grow(self, slots: IntArray, need: IntArray) -> None:

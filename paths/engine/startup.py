@@ -1,9 +1,10 @@
-"""Start-up of a built-in engine: what it costs, and which compilations belong to it."""
+"""Start-up of a built-in engine: compile, capture, warm up; what each costs, and what a step then moves."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,48 +12,59 @@ from torch import Tensor
 from paths.api import EngineConfig, StartupReport
 from paths.engine.batch import NULL_BLOCK, ForwardBatch, LayerCache
 from paths.engine.runner import Model
+from paths.engine.warm_up import WarmUp
+from paths.graphs.forward import GraphedForward
 from paths.models.weights import Weights
+
+if TYPE_CHECKING:
+    from paths.engine.core import EngineCore
 
 
 class Startup:
-    """Runs and times warm-up, and remembers how many compilations belong to it."""
+    """Runs and times start-up, and remembers how many compilations belong to it."""
 
     def __init__(
         self,
         config: EngineConfig,
         *,
         model: Model,
+        forward: GraphedForward,
         sizes: Sequence[int],
         index_topk: int,
         caches: Sequence[LayerCache],
         weights: Weights,
-        started: float,
+        warm_up: WarmUp,
+        load_s: float,
+        kernel_build_s: float,
     ) -> None:
         self._config = config
         self._sizes = sizes
         self._model = model
+        self._forward = forward
         self._index_topk = index_topk
         self._caches = caches
         self._weight_bytes = weights.num_bytes
-        self._load_s = time.perf_counter() - started
+        self._warm_up = warm_up
+        self._load_s = load_s
+        self._kernel_build_s = kernel_build_s
         self._compiles_at_warm_up = 0
 
-    def run(self) -> StartupReport:
+    def run(self, engine: EngineCore) -> StartupReport:
         started = time.perf_counter()
-        limit = self._config.max_num_batched_tokens
-        for size in (*self._sizes, limit):
-            batch = padding_batch(min(size, limit), self._index_topk, torch.device(self._config.device))
-            hidden = self._model.forward(batch, self._caches)
-            logits = self._model.logits(hidden[:1])
-            if not torch.isfinite(logits).all():
-                raise RuntimeError(f"warm-up with {size} rows gave logits that are not finite")
+        self._compile()
+        compiled = time.perf_counter()
+        captured = self._forward.capture()
+        capture_s = time.perf_counter() - compiled
+        self._warm_up.run(engine)
         self._compiles_at_warm_up = self._model.compile_count()
         caches = [t for cache in self._caches for t in (cache.kv, cache.index) if t is not None]
         return StartupReport(
             load_s=self._load_s,
-            compile_s=time.perf_counter() - started,
-            capture_s=0.0,
-            graphs=0,
+            compile_s=compiled - started,
+            capture_s=capture_s,
+            graphs=captured.graphs,
+            graph_memory_bytes=captured.memory_bytes,
+            kernel_build_s=self._kernel_build_s,
             kv_cache_bytes=sum(t.nbytes for t in caches),
             weight_bytes=self._weight_bytes,
             kv_tokens=self._config.kv_pages * self._caches[0].kv.shape[1],
@@ -60,6 +72,16 @@ class Startup:
 
     def recompiles(self) -> int:
         return self._model.compile_count() - self._compiles_at_warm_up
+
+    def _compile(self) -> None:
+        """Every kind of size once: one row, some rows, most rows. First calls also allocate."""
+        limit = self._config.max_num_batched_tokens
+        for size in (*self._sizes, limit):
+            batch = padding_batch(min(size, limit), self._index_topk, torch.device(self._config.device))
+            hidden = self._model.forward(batch, self._caches)
+            logits = self._model.logits(hidden[:1])
+            if not torch.isfinite(logits).all():
+                raise RuntimeError(f"warm-up with {size} rows gave logits that are not finite")
 
 
 def padding_batch(rows: int, index_topk: int, device: torch.device) -> ForwardBatch:

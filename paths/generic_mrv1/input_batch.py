@@ -18,6 +18,7 @@ class InputBatch:
     def __init__(self, table: RequestTable) -> None:
         rows, length = table.token_ids.shape
         self.size = 0
+        self.version = 0  # changes whenever a row's request does
         self.token_ids = np.zeros((rows, length), dtype=np.int32)
         self.block_table = np.zeros_like(table.block_table)
         self.temperature = np.zeros(rows, dtype=np.float32)
@@ -48,6 +49,7 @@ class InputBatch:
                 moved = int(self._slot_of_row[last])
                 self._slot_of_row[row] = moved
                 self.row_of_slot[moved] = row
+            self.version += 1
             self._slot_of_row[last] = -1
             self.row_of_slot[slot] = -1
             self.size = last
@@ -55,6 +57,7 @@ class InputBatch:
     def add(self, slot: int, table: RequestTable) -> None:
         row = self.size
         self.size += 1
+        self.version += 1
         known = int(table.total_len[slot])
         self.token_ids[row, :known] = table.token_ids[slot, :known]
         self.temperature[row] = table.temperature[slot]

@@ -21,6 +21,7 @@ from paths.engine.kv_cache import BlockPool
 from paths.engine.requests import RequestTable
 from paths.engine.scheduler import Scheduler
 from paths.engine.static_inputs import StaticInputs
+from paths.engine.tally import Tally
 from paths.generic_mrv1.runner import RunnerV1
 from paths.graphs.config import GraphConfig
 from paths.graphs.forward import GraphedForward
@@ -28,7 +29,7 @@ from paths.kernels.registry import Kernels
 from paths.tokenizer import Tokenizer
 
 VOCAB = 263
-RUNNERS = {"V1": RunnerV1, "V2": RunnerV2}
+RUNNERS = {"V1": RunnerV1, "V2": RunnerV2, "V2 deferred": RunnerV2}  # deferred: tokens are read a step late
 
 
 def expected_tokens(prompt: Sequence[int], count: int) -> list[int]:
@@ -90,17 +91,19 @@ def make_engine(
         index_topk=index_topk,
         device=torch.device("cpu"),
     )
+    forward = GraphedForward(model=model, caches=[cache], inputs=inputs, config=GraphConfig())
+    built = RUNNERS[runner](
+        model=model,
+        forward=forward,
+        inputs=inputs,
+        kernels=kernels or Kernels(torch.device("cpu"), "torch"),
+        table=table,
+        eos_token_ids=eos,
+        device=torch.device("cpu"),
+    )
     return EngineCore(
         scheduler=scheduler,
-        runner=RUNNERS[runner](
-            model=model,
-            forward=GraphedForward(model=model, caches=[cache], inputs=inputs, config=GraphConfig()),
-            inputs=inputs,
-            kernels=kernels or Kernels(torch.device("cpu"), "torch"),
-            table=table,
-            eos_token_ids=eos,
-            device=torch.device("cpu"),
-        ),
+        runner=built,
         rules=AdmissionRules(
             vocab_size=VOCAB,
             max_model_len=max_model_len,
@@ -108,11 +111,17 @@ def make_engine(
             has_tokenizer=tokenizer is not None,
         ),
         eos_token_ids=eos,
-        index_topk=index_topk,
         tokenizer=tokenizer,
+        tally=Tally(
+            scheduler=scheduler,
+            runner=built,
+            graph_counts=forward.counts,
+            recompiles=lambda: 0,
+            index_topk=index_topk,
+        ),
         warm_up=_no_warm_up,
-        recompiles=lambda: 0,
         describe_effective=_no_effective,
+        defer_output=runner == "V2 deferred",
     )
 
 
@@ -146,7 +155,7 @@ def finish_of(events: Sequence[TokenEvent]) -> FinishReason:
     return events[-1].finish_reason
 
 
-def _no_warm_up() -> StartupReport:
+def _no_warm_up(engine: EngineCore) -> StartupReport:
     raise AssertionError("the mock engine has no start-up")
 
 

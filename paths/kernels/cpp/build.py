@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,9 +22,12 @@ from pathlib import Path
 
 import torch
 
+from paths.progress import say
+
 HEADERS = Path(__file__).parent
 COMPILE_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-fno-math-errno", "-fvisibility=hidden", "-w")
 BUILD_TIMEOUT_S = 600
+_built_s: list[float] = []
 
 
 class CppUnavailable(RuntimeError):
@@ -72,10 +76,18 @@ def build_library(namespace: str, sources: Sequence[Path], variant: Variant = NA
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not library.exists():
+                say("building C++ kernels, once per machine")
+                started = time.perf_counter()
                 _compile(compiler, namespace, sources, variant, library)
+                _built_s.append(time.perf_counter() - started)
     except OSError as error:
         raise CppUnavailable(f"cannot build the C++ kernels in {folder}: {error}") from error
     return library
+
+
+def build_seconds() -> float:
+    """Seconds that this process has spent building libraries."""
+    return sum(_built_s)
 
 
 def _fingerprint(compiler: str, namespace: str, sources: Sequence[Path], variant: Variant) -> str:

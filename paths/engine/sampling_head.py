@@ -1,0 +1,175 @@
+"""The end of a step that V1 and V2 share: logits, masks, sampled tokens, and log-probs where asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from paths.api import TokenLogprobs
+from paths.engine.logprobs import token_logprobs
+from paths.engine.requests import RequestState, RequestTable
+from paths.engine.runner import Model
+from paths.engine.sampler import SamplingInputs
+from paths.engine.scheduler import StepPlan
+
+IntArray = npt.NDArray[np.int32]
+
+
+@dataclass(kw_only=True)
+class PendingScores:
+    """Log-probs of a step, computed when its tokens are read. Empty in most steps."""
+
+    prompts: list[tuple[RequestState, Tensor, list[int]]] = field(default_factory=list)  # logits, targets
+    outputs: dict[int, tuple[RequestState, Tensor]] = field(default_factory=dict)  # row → logits [1, V]
+
+    def __bool__(self) -> bool:
+        return bool(self.prompts or self.outputs)
+
+    def resolve(self, tokens: IntArray) -> dict[int, TokenLogprobs]:
+        """Log-probs of sampled tokens `[N]` by row; those of prompts go to their requests."""
+        for state, logits, targets in self.prompts:
+            wanted = state.params.prompt_logprobs
+            assert wanted is not None
+            state.prompt_logprobs.extend(token_logprobs(logits, targets, wanted))
+        scores = {}
+        for row, (state, logits) in self.outputs.items():
+            wanted = state.params.logprobs
+            assert wanted is not None
+            scores[row] = token_logprobs(logits, [int(tokens[row])], wanted)[0]
+        return scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForbiddenTokens:
+    """Entries of the logits that may not be sampled: stop tokens of rows below their min_tokens."""
+
+    rows: IntArray  # [M]
+    tokens: IntArray  # [M]
+
+    def __bool__(self) -> bool:
+        return len(self.rows) > 0
+
+
+class HeadOps(Protocol):
+    """How a runner carries out the steps of the head."""
+
+    def pick(self, hidden: Tensor, ends: IntArray, count: int) -> Tensor:
+        """Rows ends[:count] − 1 of hidden `[T, Dm]`."""
+
+    def count_nan_rows(self, logits: Tensor, total: Tensor) -> None:
+        """Adds to total int64 `[1]`."""
+
+    def forbid(self, logits: Tensor, forbidden: ForbiddenTokens) -> None:
+        """These entries of float32 `[N, V]` become −inf, in place."""
+
+    def sample(self, logits: Tensor, inputs: SamplingInputs) -> Tensor:
+        """Token ids int64 `[N]`."""
+
+    def force(self, tokens: Tensor, rows: list[int], values: list[int]) -> None:
+        """tokens[rows] = values, in place."""
+
+
+class SamplingHead:
+    """Logits of a step's last rows, and what is made of them. Nothing here waits for the device."""
+
+    def __init__(
+        self, model: Model, ops: HeadOps, *, eos_token_ids: Sequence[int], device: torch.device
+    ) -> None:
+        self._model = model
+        self._ops = ops
+        self._eos_token_ids = list(eos_token_ids)
+        self._nan_rows = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def forbidden(self, plan: StepPlan, table: RequestTable) -> ForbiddenTokens:
+        """By logits row; the table is as it was before this step."""
+        slots = plan.slots[: plan.num_samples]
+        early = np.flatnonzero((table.total_len[slots] < table.min_total[slots]) & ~table.ignore_eos[slots])
+        rows: list[int] = []
+        tokens: list[int] = []
+        for row in early.tolist():
+            stops = {*self._eos_token_ids, *table.state(int(slots[row])).params.stop_token_ids}
+            rows += [row] * len(stops)
+            tokens += sorted(stops)
+        return ForbiddenTokens(rows=np.asarray(rows, np.int32), tokens=np.asarray(tokens, np.int32))
+
+    @torch.inference_mode()  # models may give inference tensors, which are written in place here
+    def run(
+        self,
+        hidden: Tensor,
+        plan: StepPlan,
+        table: RequestTable,
+        inputs: SamplingInputs,
+        forbidden: ForbiddenTokens,
+    ) -> tuple[Tensor, PendingScores]:
+        """Sampled tokens int64 `[N]` of the plan's first N rows, from hidden `[T, Dm]`."""
+        scores = PendingScores()
+        special = np.flatnonzero(table.needs_host[plan.slots])
+        ends = np.cumsum(plan.num_tokens, dtype=np.int32)
+        for row in special.tolist():
+            self._add_prompt(scores, hidden, plan, table, row, int(ends[row]))
+        count = plan.num_samples
+        if count == 0:
+            return torch.empty(0, dtype=torch.int64, device=hidden.device), scores
+        picked = hidden if count == len(hidden) else self._ops.pick(hidden, ends, count)
+        logits = self._model.logits(picked)
+        self._ops.count_nan_rows(logits, self._nan_rows)
+        special = special[special < count]
+        for row in special.tolist():
+            state = table.state(int(plan.slots[row]))
+            if state.params.logprobs is not None:  # before masks and temperature
+                scores.outputs[row] = (state, logits[row : row + 1].clone())
+        if forbidden:
+            self._ops.forbid(logits, forbidden)
+        tokens = self._ops.sample(logits, inputs)
+        rows, values = _forced(plan, table, special)
+        if rows:
+            self._ops.force(tokens, rows, values)
+        return tokens, scores
+
+    def nan_rows(self) -> int:
+        """Sampled rows so far whose logits held a NaN: their tokens mean nothing."""
+        return int(self._nan_rows)
+
+    def _add_prompt(
+        self,
+        scores: PendingScores,
+        hidden: Tensor,
+        plan: StepPlan,
+        table: RequestTable,
+        row: int,
+        end: int,
+    ) -> None:
+        """Logits of the prompt tokens that this chunk's rows predict."""
+        slot, start, count = int(plan.slots[row]), int(plan.start[row]), int(plan.num_tokens[row])
+        state = table.state(slot)
+        # the row at position p predicts token p + 1; after a preemption some are scored already
+        first = max(start, state.prompt_scored)
+        last = min(start + count, int(table.prompt_len[slot]) - 1)
+        if state.params.prompt_logprobs is None or first >= last:
+            return
+        offset = end - count - start
+        logits = self._model.logits(hidden[offset + first : offset + last])
+        targets = table.token_ids[slot, first + 1 : last + 1].tolist()
+        scores.prompts.append((state, logits, targets))
+        state.prompt_scored = last
+
+
+def _forced(
+    plan: StepPlan, table: RequestTable, special: npt.NDArray[np.intp]
+) -> tuple[list[int], list[int]]:
+    """Logits rows whose next token is given, and these tokens."""
+    rows: list[int] = []
+    values: list[int] = []
+    for row in special.tolist():
+        slot = int(plan.slots[row])
+        forced = table.state(slot).request.forced_ids
+        if forced is not None:
+            rows.append(row)
+            values.append(int(forced[int(table.total_len[slot] - table.prompt_len[slot])]))
+    return rows, values

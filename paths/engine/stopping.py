@@ -1,0 +1,78 @@
+"""Who ends with a step's tokens, and what else its events carry."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from paths.api import EventDetail, FinishReason, TokenLogprobs
+from paths.engine.requests import RequestState, RequestTable
+
+
+class StopRules:
+    """End-of-sequence tokens, stop ids, stop strings and length limits."""
+
+    def __init__(self, table: RequestTable, eos_token_ids: Sequence[int]) -> None:
+        self._table = table
+        self._eos_token_ids = np.asarray(eos_token_ids, dtype=np.int32)
+
+    def judge(
+        self,
+        slots: npt.NDArray[np.int32],
+        tokens: npt.NDArray[np.int32],
+        totals: npt.NDArray[np.int32],
+        logprobs: dict[int, TokenLogprobs],
+    ) -> tuple[npt.NDArray[np.int8], dict[int, EventDetail]]:
+        """FinishReason `[N]` and details by row, of new tokens `[N]`; totals `[N]`: lengths with them."""
+        table = self._table
+        past_minimum = totals >= table.min_total[slots]
+        stopped = np.isin(tokens, self._eos_token_ids) & ~table.ignore_eos[slots] & past_minimum
+        finish = np.where(totals >= table.max_total[slots], FinishReason.LENGTH, FinishReason.NONE)
+        finish = finish.astype(np.int8)
+        finish[stopped] = FinishReason.STOP
+        details: dict[int, EventDetail] = {}
+        for row in np.flatnonzero(~table.plain[slots]).tolist():
+            detail = self._judge_special(int(slots[row]), int(tokens[row]), int(totals[row]), finish, row)
+            if row in logprobs:
+                detail = dataclasses.replace(detail, logprobs=(logprobs[row],))
+            if detail != EventDetail():
+                details[row] = detail
+        return finish, details
+
+    def _judge_special(
+        self, slot: int, token: int, total: int, finish: npt.NDArray[np.int8], row: int
+    ) -> EventDetail:
+        """Stop ids, stop strings and prompt log-probs of one request."""
+        state, params = self._table.state(slot), self._table.state(slot).params
+        produced = total - int(self._table.prompt_len[slot])
+        prompt_logprobs = None
+        if params.prompt_logprobs is not None and produced == 1:
+            prompt_logprobs = (None, *state.prompt_logprobs)
+        past_minimum = produced >= params.min_tokens
+        if past_minimum and token in params.stop_token_ids:
+            finish[row] = FinishReason.STOP
+        text = None
+        if state.detokenizer is not None:
+            found = _find_stop(state, token)
+            cut = found if past_minimum else None
+            if cut is not None:
+                finish[row] = FinishReason.STOP
+            if finish[row]:
+                text = state.detokenizer.flush()[:cut]
+        return EventDetail(prompt_logprobs=prompt_logprobs, text=text)
+
+
+def _find_stop(state: RequestState, token: int) -> int | None:
+    """Where the earliest stop string begins in the text that this token completed, if one does."""
+    assert state.detokenizer is not None
+    new = state.detokenizer.append([token])
+    text = state.detokenizer.text
+    found = [
+        at
+        for stop in state.params.stop
+        if (at := text.find(stop, max(0, len(text) - len(new) - len(stop) + 1))) >= 0
+    ]
+    return min(found, default=None)

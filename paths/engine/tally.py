@@ -1,0 +1,91 @@
+"""An engine's counters: what its parts counted since start-up was over."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from paths.api import Counters
+from paths.engine.requests import RequestTable
+from paths.engine.runner import Runner
+from paths.engine.scheduler import Scheduler, StepPlan
+from paths.engine.stats import process_usage
+from paths.graphs.forward import GraphCounts
+
+
+class Tally:
+    """Counts rows and tokens itself and reads the rest where it is counted. `reset` ends start-up."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        runner: Runner,
+        graph_counts: GraphCounts,
+        recompiles: Callable[[], int],
+        index_topk: int,
+    ) -> None:
+        self._scheduler = scheduler
+        self._table: RequestTable = scheduler.table
+        self._runner = runner
+        self._graph_counts = graph_counts
+        self._recompiles = recompiles
+        self._index_topk = index_topk
+        self._rows = Counters()
+        self._before = Counters(steps={}, graph_misses={})
+        self.reset()
+
+    def reset(self) -> None:
+        self._rows = Counters()
+        self._before = Counters(steps={}, graph_misses={})
+        self._before = self._read()
+
+    def count(self, plan: StepPlan) -> None:
+        """A step, before the table counts it as done."""
+        rows, tokens = self._rows, plan.total_tokens
+        rows.tokens_real += tokens
+        # a row at or past the prompt's length has an output token as its input; recomputed ones count too
+        end = plan.start + plan.num_tokens
+        first_decode = np.maximum(plan.start, self._table.prompt_len[plan.slots])
+        decode = int(np.maximum(end - first_decode, 0).sum())
+        rows.decode_tokens += decode
+        rows.prompt_tokens += tokens - decode
+        first_sparse = np.maximum(first_decode, self._index_topk)
+        rows.decode_tokens_sparse += int(np.maximum(end - first_sparse, 0).sum())
+
+    def count_output(self, tokens: int) -> None:
+        self._rows.output_tokens += tokens
+
+    def counters(self) -> Counters:
+        now, before = self._read(), self._before
+        return dataclasses.replace(
+            now,
+            steps=_difference(now.steps, before.steps),
+            graph_misses=_difference(now.graph_misses, before.graph_misses),
+            tokens_padded=now.tokens_padded - before.tokens_padded,
+            host_device_copies=now.host_device_copies - before.host_device_copies,
+            blocking_waits=now.blocking_waits - before.blocking_waits,
+            output_waits=now.output_waits - before.output_waits,
+            preemptions=now.preemptions - before.preemptions,
+            nan_logit_rows=now.nan_logit_rows - before.nan_logit_rows,
+            recompiles=now.recompiles - before.recompiles,
+            **vars(process_usage()),
+        )
+
+    def _read(self) -> Counters:
+        return dataclasses.replace(
+            self._rows,
+            steps=dict(self._graph_counts.steps),
+            graph_misses=dict(self._graph_counts.misses),
+            tokens_padded=self._graph_counts.tokens_padded,
+            preemptions=self._scheduler.preemptions,
+            recompiles=self._recompiles(),
+            nan_logit_rows=self._runner.nan_rows(),
+            **vars(self._runner.transfers),
+        )
+
+
+def _difference(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {name: count - before.get(name, 0) for name, count in now.items()}
