@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,13 @@ from paths.graphs.shape import BatchShape, Descriptor
 from tests.model_driver import CPU, ModelDriver
 
 Work = Mapping[int, Sequence[int]]  # sequence → its next tokens
+MAX_LEN = 192  # three pages; index_topk of the model is 64
+VOCAB = 512
+FULL_AND_PIECEWISE = GraphConfig(
+    decode=GraphMode.FULL, mixed=GraphMode.PIECEWISE, full_sizes=(1, 2, 4), piecewise_sizes=(8, 16, 64)
+)
+PIECEWISE_ONLY = replace(FULL_AND_PIECEWISE, decode=GraphMode.PIECEWISE)
+FULL_ONLY = replace(FULL_AND_PIECEWISE, mixed=GraphMode.NONE)
 
 
 class GraphDriver:
@@ -24,17 +32,18 @@ class GraphDriver:
     def __init__(
         self,
         model,
-        config,
         graphs: GraphConfig,
         *,
         kv_dtype: str = "float32",
         index_dtype: str = "float32",
-        max_len: int = 192,
+        max_len: int = MAX_LEN,
         max_seqs: int = 4,
         max_tokens: int = 64,
         backend=None,
+        capture: bool = True,
     ) -> None:
-        self.model, self.config = model, config
+        config = model.config
+        self.model = model
         self.sequences = ModelDriver(
             model, config, kv_dtype=kv_dtype, index_dtype=index_dtype, max_len=max_len, max_seqs=max_seqs
         )
@@ -49,6 +58,8 @@ class GraphDriver:
         self.forward = GraphedForward(
             model=model, caches=self.caches, inputs=self.inputs, config=graphs, backend=backend
         )
+        if capture:
+            self.forward.capture()
 
     def fill(self, work: Work) -> BatchShape:
         """The live rows of the static inputs. Rows behind them are left as the previous step had them."""
@@ -101,7 +112,10 @@ class GraphDriver:
         if size is not None and size.mode is not GraphMode.NONE:
             self.inputs.pad(shape, num_tokens=size.num_tokens, num_reqs=size.num_reqs)
             reqs = max(size.num_reqs, shape.num_reqs)
-            padded = self.inputs.padded(size.num_tokens, reqs, max_length=shape.max_length)
+            longest = shape.max_length
+            if size.mode is GraphMode.FULL:  # one graph for all lengths
+                longest = MAX_LEN if size.sparse else self.inputs.index_topk
+            padded = self.inputs.padded(size.num_tokens, reqs, max_length=longest)
             if size.mode is GraphMode.FULL:
                 live = padded
         with torch.inference_mode(), forward_context(self.model.context(live, self.caches)):
@@ -127,21 +141,45 @@ class GraphDriver:
 
 
 def random_work(
-    driver: GraphDriver, generator: torch.Generator, *, vocab: int, max_tokens: int, max_len: int
+    driver: GraphDriver, generator: torch.Generator, *, max_tokens: int = 64, max_len: int = MAX_LEN
 ) -> Work:
-    """Some sequences decode one token, some prefill a chunk; a full one has been released before."""
+    """Some sequences decode one token, some prefill a chunk, some are idle or start again."""
 
     def draw(high: int) -> int:
         return int(torch.randint(high, (1,), generator=generator))
 
-    work, left = {}, max_tokens
-    for seq, length in enumerate(driver.sequences.lengths):
-        if length + 1 > max_len or (length and draw(25) == 0):
+    lengths = driver.sequences.lengths
+    for seq, length in enumerate(lengths):
+        if length == max_len or draw(25) == 0:
             driver.release(seq)
-            length = 0
+    if all(lengths) and draw(3) == 0:
+        return {seq: [3 + draw(VOCAB - 3)] for seq in range(1 + draw(len(lengths)))}
+    work, left = {}, max_tokens
+    for seq, length in enumerate(lengths):
         chunk = 1 if length and draw(4) else 1 + draw(40)
         chunk = min(chunk, left, max_len - length)
         if chunk and draw(5):
-            work[seq] = torch.randint(3, vocab, (chunk,), generator=generator).tolist()
+            work[seq] = torch.randint(3, VOCAB, (chunk,), generator=generator).tolist()
             left -= chunk
     return work or {0: [5]}
+
+
+def replays_equal_eager(
+    model, graphs: GraphConfig, *, steps: int, kv_dtype: str = "float32", seed: int = 0
+) -> dict[str, int]:
+    """Steps by mode, after every one gave the bits and the cache bytes of an eager twin of the same size."""
+    index_dtype = "fp8" if kv_dtype.startswith("fp8") else kv_dtype
+    replayed = GraphDriver(model, graphs, kv_dtype=kv_dtype, index_dtype=index_dtype)
+    eager = GraphDriver(model, GraphConfig(), kv_dtype=kv_dtype, index_dtype=index_dtype)
+    assert replayed.same_caches(eager), "a capture has written to the caches"
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(steps):
+        work = random_work(replayed, generator)
+        eager.sequences.lengths[:] = replayed.sequences.lengths
+        size = replayed.descriptor(work)
+        hidden, mode = replayed.step(work)
+        assert mode is size.mode
+        assert torch.equal(hidden, eager.eager_step(work, size)), f"step {step}: {size}"
+        assert hidden.isfinite().all()
+    assert replayed.same_caches(eager)
+    return replayed.forward.counts.steps

@@ -1,0 +1,172 @@
+"""The CUDA backend's calls against a stand-in for torch.cuda, and the order of calls at capture."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from paths.graphs.breakable import BreakableCapture, break_point, running_capture
+from paths.graphs.cuda_backend import CudaBackend
+from paths.graphs.recorded import RecordedBackend
+from tests.graphs.driver import FULL_AND_PIECEWISE, GraphDriver
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What torch.cuda was asked to do, in order."""
+    log = []
+
+    class Graph:
+        count = 0
+
+        def __init__(self):
+            self.number = Graph.count
+            Graph.count += 1
+
+        def capture_begin(self, *, pool):
+            log.append(f"begin {self.number} in {pool}")
+
+        def capture_end(self):
+            log.append(f"end {self.number}")
+
+        def replay(self):
+            log.append(f"replay {self.number}")
+
+    @contextmanager
+    def stream(which):
+        log.append(f"enter {which}")
+        yield
+        log.append(f"leave {which}")
+
+    reserved = iter((1000, 1500))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("synchronize"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: "side stream")
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: next(reserved))
+    return log
+
+
+def test_cuda_call_sequence(calls):
+    @break_point
+    def part(name, out):
+        calls.append(name)
+
+    def run(out):
+        calls.append("segment")
+        part("first", out)
+        part("second", out)
+
+    backend = CudaBackend()
+    out = torch.empty(2)
+    with backend.session():
+        backend.synchronize()
+        recording = backend.recording()
+        with BreakableCapture(recording, inline=False) as capture:
+            run(out)
+    assert calls == [
+        *("synchronize", "enter side stream", "synchronize"),
+        *("begin 0 in pool", "segment", "end 0", "first"),
+        *("begin 1 in pool", "end 1", "second", "begin 2 in pool", "end 2"),
+        *("leave side stream", "synchronize"),
+    ]
+    assert (capture.segments, capture.breaks) == (3, 2)
+    assert backend.pool_bytes() == 500
+    calls.clear()
+    replay = recording.finish()
+    replay.run()
+    assert calls == ["replay 0", "first", "replay 1", "second", "replay 2"]
+    assert replay.buffers[0] is out
+
+
+def test_what_a_break_reads_stays_alive(calls):
+    """The pool would hand its memory to the next, smaller size, whose replay would then be read here."""
+
+    @break_point
+    def part(query, out):
+        pass
+
+    query = torch.ones(2)
+    alive = weakref.ref(query)
+    recording = CudaBackend().recording()
+    with BreakableCapture(recording, inline=False):
+        part(query, torch.ones(2))
+    replay = recording.finish()
+    del query, recording
+    gc.collect()
+    assert alive() is not None
+    del replay
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_exception_ends_the_cuda_capture(calls):
+    with (
+        pytest.raises(ValueError, match="in a segment"),
+        BreakableCapture(CudaBackend().recording(), inline=False),
+    ):
+        raise ValueError("in a segment")
+    assert calls == ["begin 0 in pool", "end 0"]
+    assert running_capture() is None
+
+
+class Logged(RecordedBackend):
+    """Says when it is called; memory of one size can be told from that of another."""
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    @contextmanager
+    def session(self):
+        assert gc.get_freeze_count() > 0
+        self.log.append("session")
+        yield
+        self.log.append("done")
+
+    def recording(self):
+        log = self.log
+        recording = super().recording()
+
+        class Wrapper:
+            sees_kernels = False
+            call, eager = recording.call, recording.eager
+            abort, finish = recording.abort, recording.finish
+
+            def begin(self):
+                log.append("capture_begin")
+                recording.begin()
+
+            def end(self):
+                recording.end()
+                log.append("capture_end")
+
+        return Wrapper()
+
+    def synchronize(self):
+        self.log.append("synchronize")
+
+
+def test_order_of_warm_up_and_capture(small_model, monkeypatch):
+    """Warm-up kernels may still own storage that a capture would be given: wait between the two."""
+    log = []
+    hidden = small_model._hidden
+
+    def logged(batch, caches):
+        log.append(f"forward {batch.num_tokens}")
+        return hidden(batch, caches)
+
+    monkeypatch.setattr(small_model, "_hidden", logged)
+    GraphDriver(small_model, FULL_AND_PIECEWISE, backend=Logged(log))
+    expected = ["session"]
+    for size, breaks in ((64, 2), (16, 2), (8, 2), (4, 0), (2, 0), (1, 0)):
+        one = [f"forward {size}", "synchronize", "capture_begin", f"forward {size}"]
+        one += ["capture_end", "capture_begin"] * breaks + ["capture_end"]
+        expected += one * 2  # with ranking of keys and without
+    assert log == [*expected, "done"]
+    assert gc.get_freeze_count() == 0
