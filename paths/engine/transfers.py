@@ -21,13 +21,18 @@ from paths.engine.runner import Runner
 
 aten = torch.ops.aten
 
-# tensor methods that bring values to the host without an op that says so
-READS = ("cpu", "numpy", "tolist", "__array__")
-# ops whose result's shape or value the host needs at once
+# tensor methods that bring values to the host; the ops below them are not seen in every mode
+READS = frozenset(
+    ["item", "cpu", "numpy", "tolist", "is_nonzero", "__array__", "__bool__", "__int__", "__float__", "__index__", "__format__", "__contains__"]
+)
+# ops whose result's shape or value the host needs at once; some are composed of others outside inference mode
 WAITING_OPS = frozenset(
     {
         aten._local_scalar_dense.default,
+        aten.item.default,
         aten.nonzero.default,
+        aten.where.default,
+        aten.argwhere.default,
         aten.masked_select.default,
         aten.equal.default,
         aten.is_nonzero.default,
@@ -38,6 +43,7 @@ WAITING_OPS = frozenset(
     }
 )
 _ABSENT = object()
+REPEATING_OPS = frozenset({aten.repeat_interleave.Tensor, aten.repeat_interleave.self_Tensor})
 INDEXING_OPS = frozenset({aten.index.Tensor, aten.index_put_.default, aten.index_put.default})
 
 
@@ -133,12 +139,9 @@ class _ReadMode(TorchFunctionMode):
         reads = (
             name in READS and isinstance(args[0], Tensor) and args[0].device.type == self._audit.device.type
         )
-        # a number written into a view is an argument of a fill, though torch makes a tensor of it first
-        fills = name == "__setitem__" and isinstance(args[2], (int, float))
-        if not (reads or fills):
+        if not reads or self.inside:
             return function(*args, **(kwargs or {}))
-        if reads:
-            self._audit.saw(name, waits=True)
+        self._audit.saw(name, waits=True)
         self.inside = True
         try:
             return function(*args, **(kwargs or {}))
@@ -166,7 +169,7 @@ class _DispatchMode(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if not self._reads.inside or function in WAITING_OPS or function in INDEXING_OPS:
+        if not self._reads.inside:
             self._look(function, args, kwargs)
         return function(*args, **kwargs)
 
@@ -175,7 +178,8 @@ class _DispatchMode(TorchDispatchMode):
         if function in WAITING_OPS or _by_mask(function, args) or _repeats(function, kwargs):
             audit.saw(name, waits=True)
         elif function is aten.lift_fresh.default:
-            if audit.device.type == "cpu":
+            # a number written into a view becomes a tensor without dimensions: an argument of a fill
+            if audit.device.type == "cpu" and args[0].ndim > 0:
                 audit.saw(name, waits=False)
         elif function in (aten.copy_.default, aten._to_copy.default):
             self._look_at_copy(name, function, args, kwargs)
@@ -206,7 +210,7 @@ def _by_mask(function: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _repeats(function: Any, kwargs: Mapping[str, Any]) -> bool:
-    return function is aten.repeat_interleave.Tensor and kwargs.get("output_size") is None
+    return function in REPEATING_OPS and kwargs.get("output_size") is None
 
 
 @contextmanager
