@@ -29,10 +29,33 @@ class Expectation(_Section):
     """What a path must prove that it ran; unset fields are not checked."""
 
     model_class: str | None = Field(None, description="a class name")
+    model_module: str | None = Field(None, description="the module of that class")
     runner: str | None = Field(None, description="a runner name, as Effective names it")
     compile_mode: str | None = Field(None, description="a compile mode, as Effective names it")
+    graph_modes: list[Literal["FULL", "PIECEWISE", "NONE"]] | None = Field(
+        None, description="a list of FULL, PIECEWISE, NONE: the modes that steps may have"
+    )
+    must_replay: list[Literal["FULL", "PIECEWISE"]] = Field(
+        default_factory=list, description="a list of FULL, PIECEWISE: modes that some measured step must have"
+    )
+    min_replay_frac: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="a number from 0 to 1: replayed steps by those not above the largest captured size",
+    )
+    graphs_min: int | None = Field(None, ge=0, description="an integer from 0: fewest captured graphs")
+    graphs_max: int | None = Field(None, ge=0, description="an integer from 0: most captured graphs")
+    breaks_per_layer: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="a number from 0: breaks of a piecewise graph by layers"
+    )
     kernels: dict[str, list[str]] = Field(
         default_factory=dict, description="op: [allowed implementations]; the op must have been called"
+    )
+    kv_dtype: str | None = Field(None, description="a cache dtype, as Effective names it")
+    kv_bytes_per_token: Literal["computed"] | None = Field(
+        None, description="computed: the bytes that follow from the model's configuration and the dtypes"
     )
 
 

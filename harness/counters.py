@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from harness.measurement import Cut, Measurement
@@ -80,3 +82,24 @@ def token_accounts(measurement: Measurement, times: RequestTimes) -> tuple[int, 
         return "requests were given up: the engine may have made tokens that nobody read"
     counted = after.counters.output_tokens - before.counters.output_tokens
     return int(times.output_tokens.sum()), counted
+
+
+_TOO_LARGE = "above the largest size"
+
+
+def replayed_steps(steps: Mapping[str, int], misses: Mapping[str, int]) -> tuple[int, int]:
+    """Steps that replayed a graph, and those that one could have run: all but the ones too large for any.
+
+    misses: reason → steps below the configured mode. A reason says what each mode lacked, FULL first; where
+    it does not end with PIECEWISE, the step was replayed as that.
+    """
+    replayed = steps.get("FULL", 0) + steps.get("PIECEWISE", 0)
+    too_large = sum(number for reason, number in misses.items() if _fits_no_graph(reason))
+    return replayed, sum(steps.values()) - too_large
+
+
+def _fits_no_graph(reason: str) -> bool:
+    full, _, last = reason.rpartition("; ")
+    if not last.startswith("PIECEWISE"):
+        return False
+    return _TOO_LARGE in last or ("not configured" in last and _TOO_LARGE in full)

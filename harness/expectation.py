@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from harness.config import Expectation, PathSection
+from harness.counters import replayed_steps
 from paths.api import Effective, EngineConfig
-from paths.kernels.cache_bytes import resolve_hadamard, resolve_index_dtype, resolve_kv_dtype
+from paths.kernels.cache_bytes import (
+    cache_bytes_per_token,
+    resolve_hadamard,
+    resolve_index_dtype,
+    resolve_kv_dtype,
+)
+from paths.models.config import ModelConfig
 
 NOT_APPLICABLE = "none"  # an engine without weights or caches names its dtypes so; it has no threads either
 
 
-def mismatches(path: PathSection, config: EngineConfig, effective: Effective, *, measured: bool) -> list[str]:
+def mismatches(
+    path: PathSection,
+    config: EngineConfig,
+    effective: Effective,
+    *,
+    measured: bool,
+    counted: Mapping[str, Any] | None = None,
+) -> list[str]:
     """Every contradiction in words; none: the path ran as labelled.
 
     Before a measurement (`measured` False) an expected op need not have been called yet; after it, it must.
+    counted: the engine's counters over the measured window, as a record carries them; None: not known.
     """
     found = [] if effective.path == config.path else [f"path {effective.path!r}, requested {config.path!r}"]
     found += _setting_mismatches(config, effective)
@@ -22,15 +40,19 @@ def mismatches(path: PathSection, config: EngineConfig, effective: Effective, *,
     for section in ("any", config.device):
         expected = path.expect.get(section)  # type: ignore[call-overload]
         if expected is not None:
-            found += _unexpected(expected, effective, measured=measured)
-    return found
+            found += _names(expected, effective)
+            found += _graphs(expected, effective)
+            found += _kernels(expected, effective, measured=measured)
+            found += _cache_bytes(expected, config, effective)
+            if measured and counted is not None:
+                found += _replays(expected, counted)
+    return list(dict.fromkeys(found))
 
 
 def _setting_mismatches(config: EngineConfig, effective: Effective) -> list[str]:
     """Settings that the engine did not apply; `auto` counts as what it stands for."""
     asked = {name: getattr(config, name) for name in ("dtype", "kv_dtype", "index_dtype")}
-    kv_dtype = resolve_kv_dtype(config.kv_dtype, config.dtype)
-    index_dtype = resolve_index_dtype(config.index_dtype, kv_dtype=kv_dtype, dtype=config.dtype)
+    kv_dtype, index_dtype = _cache_dtypes(config)
     wanted: dict[str, object] = {"dtype": config.dtype, "kv_dtype": kv_dtype, "index_dtype": index_dtype}
     if effective.index_dtype != NOT_APPLICABLE:
         asked["hadamard"] = "null" if config.hadamard is None else config.hadamard
@@ -46,16 +68,75 @@ def _setting_mismatches(config: EngineConfig, effective: Effective) -> list[str]
     return found
 
 
-def _unexpected(expected: Expectation, effective: Effective, *, measured: bool) -> list[str]:
-    found = []
-    for name in ("model_class", "runner", "compile_mode"):
+def _cache_dtypes(config: EngineConfig) -> tuple[str, str]:
+    """Of the main and of the index cache, `auto` resolved."""
+    kv_dtype = resolve_kv_dtype(config.kv_dtype, config.dtype)
+    return kv_dtype, resolve_index_dtype(config.index_dtype, kv_dtype=kv_dtype, dtype=config.dtype)
+
+
+def _names(expected: Expectation, effective: Effective) -> Iterator[str]:
+    for name in ("model_class", "model_module", "runner", "compile_mode", "kv_dtype"):
         wanted, ran = getattr(expected, name), getattr(effective, name)
         if wanted is not None and ran != wanted:
-            found.append(f"{name} {ran!r}, expected {wanted!r}")
+            yield f"{name} {ran!r}, expected {wanted!r}"
+
+
+def _graphs(expected: Expectation, effective: Effective) -> Iterator[str]:
+    """What was captured, and the modes of the steps so far."""
+    graphs = effective.graphs
+    if expected.graphs_min is not None and graphs < expected.graphs_min:
+        yield f"{graphs} graphs were captured, expected {expected.graphs_min} or more"
+    if expected.graphs_max is not None and graphs > expected.graphs_max:
+        yield f"{graphs} graphs were captured, expected {expected.graphs_max} or fewer"
+    wanted, ran = expected.breaks_per_layer, effective.breaks_per_layer
+    if wanted is not None and ran != wanted:
+        said = "no piecewise graph was captured" if ran is None else f"breaks_per_layer {ran:g}"
+        yield f"{said}, expected {wanted:g} breaks per layer"
+    if expected.graph_modes is not None:
+        for mode, steps in effective.graph_modes.items():
+            if steps and mode not in expected.graph_modes:
+                yield f"{steps} steps ran in graph mode {mode}, expected {' or '.join(expected.graph_modes)}"
+
+
+def _replays(expected: Expectation, counted: Mapping[str, Any]) -> Iterator[str]:
+    """Steps of the measured window that replayed a graph; those too large for any graph do not count."""
+    steps, misses = counted["steps"], counted["graph_misses"]
+    replayed, eligible = replayed_steps(steps, misses)
+    if eligible <= 0:
+        return
+    for mode in expected.must_replay:
+        if not steps.get(mode):
+            yield f"no measured step replayed a {mode} graph{_reasons(misses)}"
+    if expected.min_replay_frac is not None and replayed < expected.min_replay_frac * eligible:
+        yield (
+            f"{replayed} of {eligible} measured steps replayed a graph,"
+            f" expected a fraction of {expected.min_replay_frac:g}{_reasons(misses)}"
+        )
+
+
+def _reasons(misses: Mapping[str, int]) -> str:
+    """Why steps ran below their mode, the most frequent reason first."""
+    said = sorted((-number, reason) for reason, number in misses.items() if number)
+    return f" ({', '.join(f'{-number} × {reason}' for number, reason in said)})" if said else ""
+
+
+def _kernels(expected: Expectation, effective: Effective, *, measured: bool) -> Iterator[str]:
     for op, allowed in expected.kernels.items():
         calls = {impl for impl, number in effective.kernels.get(op, {}).items() if number}
         if measured and not calls:
-            found.append(f"kernel {op} was never called")
+            yield f"kernel {op} was never called"
         for impl in sorted(calls - set(allowed)):
-            found.append(f"kernel {op} ran {impl!r}, expected {' or '.join(allowed)}")
-    return found
+            yield f"kernel {op} ran {impl!r}, expected {' or '.join(allowed)}"
+
+
+def _cache_bytes(expected: Expectation, config: EngineConfig, effective: Effective) -> Iterator[str]:
+    if expected.kv_bytes_per_token is None:
+        return
+    kv_dtype, index_dtype = _cache_dtypes(config)
+    model = ModelConfig.from_hf(config.model.hf_config)
+    wanted = cache_bytes_per_token(model, kv_dtype=kv_dtype, index_dtype=index_dtype)
+    if effective.kv_bytes_per_token != wanted:
+        yield (
+            f"kv_bytes_per_token {effective.kv_bytes_per_token}, expected {wanted}"
+            f" ({kv_dtype} cache, {index_dtype} index cache)"
+        )

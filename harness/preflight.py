@@ -25,7 +25,17 @@ def describe_path(cell: Cell, sys_path: Sequence[str]) -> Description | Unsuppor
     """What the cell's path says about this machine. Raises UserError for a path that cannot be asked."""
     had_torch = "torch" in sys.modules
     path = registry.load(cell.engine.impl, sys_path)
-    description = path.describe(detect_platform(cell.config.device), cell.engine)
+    asked = f"path {cell.engine.path}: describe() of {cell.engine.impl}"
+    try:
+        description = path.describe(detect_platform(cell.config.device), cell.engine)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # foreign code may fail in any way; it must not end the list
+        raise UserError(f"{asked} failed: {type(error).__name__}: {error}; fix the path") from error
+    if not isinstance(description, Description | Unsupported):
+        raise UserError(
+            f"{asked} returned {type(description).__name__}, not a Description or Unsupported; fix the path"
+        )
     if "torch" in sys.modules and not had_torch:
         raise UserError(
             f"path {cell.engine.path}: {cell.engine.impl} imports torch when only asked to describe itself;"

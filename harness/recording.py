@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.cell import Cell
 from harness.checks import why_invalid
+from harness.counters import replayed_steps
 from harness.effective import without_counts
 from harness.errors import ExitCode, one_line
 from harness.expectation import mismatches
@@ -102,7 +103,9 @@ def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective
     except MeasurementError as error:
         return Outcome(state=CellState.INVALID, reason=f"contradictory times: {error}", effective=effective)
     checks |= {"slots": slots_check(cell)}
-    state, reason = _state(measurement, cell, effective, checks, statuses)
+    counters = counter_difference(measurement)
+    wrong = mismatches(cell.config.path, cell.engine, effective, measured=True, counted=counters)
+    state, reason = _state(measurement, wrong, effective, checks, statuses)
     return Outcome(
         state=state,
         reason=reason,
@@ -110,7 +113,7 @@ def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective
         metrics=metrics if state.has_numbers else None,
         checks=checks,
         statuses=statuses,
-        counters=counter_difference(measurement),
+        counters=counters,
     )
 
 
@@ -127,12 +130,11 @@ def slots_check(cell: Cell) -> Check:
 
 def _state(
     measurement: Measurement,
-    cell: Cell,
+    wrong: Sequence[str],
     effective: Effective,
     checks: dict[str, Check],
     statuses: dict[str, int],
 ) -> tuple[CellState, str | None]:
-    wrong = mismatches(cell.config.path, cell.engine, effective, measured=True)
     if wrong:
         return CellState.PATH_MISMATCH, "; ".join(wrong)
     if measurement.aborted:
@@ -153,12 +155,29 @@ def _counted(statuses: dict[str, int]) -> str:
 
 
 def counter_difference(measurement: Measurement) -> dict[str, Any] | None:
-    """Counters over the steady window, or over the whole load where there was none."""
+    """Counters over the steady window, or over the whole load where there was none, and ratios of them."""
     start = measurement.window_start or measurement.before
     end = measurement.window_end or measurement.after
     if start is None or end is None or end.time_ns < start.time_ns:
         return None
-    return {"seconds": (end.time_ns - start.time_ns) / 1e9, **_difference(start.counters, end.counters)}
+    counted = _difference(start.counters, end.counters)
+    return {"seconds": (end.time_ns - start.time_ns) / 1e9, **counted, "ratios": _ratios(counted)}
+
+
+def _ratios(counted: Mapping[str, Any]) -> dict[str, float | None]:
+    """What one step cost in transfers and padding, and how many of the steps that could replay did."""
+    steps = sum(counted["steps"].values())
+    replayed, eligible = replayed_steps(counted["steps"], counted["graph_misses"])
+
+    def share(part: float, whole: float) -> float | None:
+        return part / whole if whole > 0 else None
+
+    return {
+        "replay_frac": share(replayed, eligible),
+        "copies_per_step": share(counted["host_device_copies"], steps),
+        "waits_per_step": share(counted["blocking_waits"], steps),
+        "padding_frac": share(counted["tokens_padded"] - counted["tokens_real"], counted["tokens_padded"]),
+    }
 
 
 def _difference(start: Counters, end: Counters) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.percentiles import METHOD
 
-SCHEMA_VERSION = "1.1.0"
+SCHEMA_VERSION = "1.2.0"
 METRIC_DEF_VERSION = "1"
 WORKLOAD_VERSION = "2"
 
@@ -106,8 +106,10 @@ class Record(_Model):
     metrics: dict[str, Metric] = Field(default_factory=dict)
     checks: dict[str, Check] = Field(default_factory=dict)
     statuses: dict[str, int] = Field(default_factory=dict)  # request status → count, of all attempted
-    startup: dict[str, Any] | None = None  # paths.api.StartupReport as a dict
-    counters: dict[str, Any] | None = None  # difference over the steady window, or the load without one
+    startup: dict[str, Any] | None = None  # paths.api.StartupReport as a dict, and ready_s
+    # paths.api.Counters as a dict, difference over the steady window, or the load without one; `seconds`, and
+    # `ratios`: replay_frac, copies_per_step, waits_per_step, padding_frac
+    counters: dict[str, Any] | None = None
     started_at: str  # wall clock, ISO 8601 with zone; a label, never used in arithmetic
     command: str  # reproduces this cell alone
     log: str | None = None  # path relative to the run folder

@@ -14,7 +14,7 @@ from rich.table import Table
 from harness.cell import load_words
 from harness.console import clipped, out
 from harness.headlines import latency_metrics, notes
-from harness.records import Metric, Record, flagged
+from harness.records import CellState, Metric, Record, flagged
 
 # requested keys that get a column when the run varies them
 _WORTH_A_COLUMN = (
@@ -29,7 +29,10 @@ _LATENCIES = {
 
 
 def print_result(records: Sequence[Record], report: Path) -> None:
-    """One table of all cells, why some have no numbers, and where the report is."""
+    """What did not run as labelled, one table of all cells, why some have no numbers, where the report is."""
+    for record in records:
+        if record.state is CellState.PATH_MISMATCH:
+            _print_reason(record)
     models = dict.fromkeys(str(record.requested["model"]) for record in records)
     varied = _varied(records)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title_justify="left")
@@ -47,9 +50,10 @@ def print_result(records: Sequence[Record], report: Path) -> None:
         table.add_row(*_row(record, varied, latencies))
     out.print(table)
     for record in records:
+        if record.state is CellState.PATH_MISMATCH:
+            continue  # stands above the table
         if record.reason:
-            text = f"{record.label}: {record.state}: {clipped(record.reason)}"
-            out.print(text, markup=False, soft_wrap=True)
+            _print_reason(record)
         elif flagged(record):  # the reason of an INVALID cell says it already
             details = "; ".join(f"{name}: {record.checks[name].detail}" for name in flagged(record))
             out.print(f"{record.label}: check {clipped(details)}", markup=False, soft_wrap=True)
@@ -58,6 +62,11 @@ def print_result(records: Sequence[Record], report: Path) -> None:
         where = "" if len(records) == 1 else f" ({cells} of {len(records)} cells)"
         out.print(f"note{where}: {note}", markup=False, soft_wrap=True)
     out.print(f"report: {report}", markup=False, soft_wrap=True)
+
+
+def _print_reason(record: Record) -> None:
+    text = f"{record.label}: {record.state}: {clipped(record.reason or '')}"
+    out.print(text, markup=False, soft_wrap=True, style="red" if not record.state.has_numbers else None)
 
 
 def _varied(records: Sequence[Record]) -> list[str]:

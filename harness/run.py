@@ -199,7 +199,7 @@ class _Run:
                     reason="; ".join(wrong),
                     effective=without_counts(ready.effective),
                 )
-                return self._save_all(attempt, cells, outcome)
+                return self._save_all(attempt, cells, outcome, ready=ready)
             return self._measure_cells(attempt, ready, cells)
 
     def _measure_cells(self, attempt: _Attempt, ready: Ready, cells: Sequence[Cell]) -> None:
@@ -267,11 +267,18 @@ class _Run:
             err.print(text, markup=False, soft_wrap=True)
 
     def _save_all(
-        self, attempt: _Attempt, cells: Sequence[Cell], outcome: Outcome, code: ExitCode | None = None
+        self,
+        attempt: _Attempt,
+        cells: Sequence[Cell],
+        outcome: Outcome,
+        code: ExitCode | None = None,
+        *,
+        ready: Ready | None = None,
     ) -> None:
         """The same outcome for all cells of an engine that never served."""
         for cell in cells:
-            self._save(outcome, attempt.launch, attempt.launch_id, cell, log=attempt.log, code=code)
+            launch, launch_id = attempt.launch, attempt.launch_id
+            self._save(outcome, launch, launch_id, cell, log=attempt.log, code=code, ready=ready)
 
     def _save(
         self,

@@ -21,8 +21,14 @@ from reports.plots import draw_panels
 
 TEMPLATES = Path(__file__).parent / "templates"
 OPEN_LAUNCHES = 4  # up to so many launches show their kernels without a click
-BYTE_KEYS = ("weight_bytes", "kv_cache_bytes", "memory_high_water")
+BYTE_KEYS = ("weight_bytes", "kv_cache_bytes", "graph_memory_bytes", "memory_high_water")
 WARNING_ORIGIN = "default-1.0"
+_GRAPHS_AND_WAITS = {
+    "graphs": "graphs",
+    "breaks_per_layer": "breaks per layer",
+    "copies_per_step": "copies per step",
+    "waits_per_step": "waits per step",
+}
 
 
 def write_report(run_dir: Path) -> Path:
@@ -203,12 +209,17 @@ def _headline(effective: Mapping[str, Any]) -> str:
         f"{effective.get('model_class', '?')}, runner {effective.get('runner', '?')}",
         f"compile mode {effective.get('compile_mode', '?')}",
         f"steps by graph mode {tables.scalar(steps)}",
+        *(f"{words} {_ratio(effective.get(key))}" for key, words in _GRAPHS_AND_WAITS.items()),
         f"dtype {effective.get('dtype', '?')}, KV cache {effective.get('kv_dtype', '?')}",
         f"index cache {effective.get('index_dtype', '?')}",
         f"{tables.scalar(effective.get('kv_bytes_per_token'))} bytes per token",
         f"scale origin {effective.get('k_scale_origin', '?')}",
     ]
     return " · ".join(parts)
+
+
+def _ratio(value: float | None) -> str:
+    return tables.DASH if value is None else f"{value:.3g}"
 
 
 def machine_sentence(environment: Mapping[str, Any]) -> str:

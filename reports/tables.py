@@ -187,7 +187,10 @@ class Problem:
 
 
 def problems(rows: Sequence[Row]) -> list[Problem]:
-    """Every cell that is not OK, in order of first appearance; cells with one cause share an entry."""
+    """Every cell that is not OK; cells with one cause share an entry.
+
+    What ran something else than its label says comes first, the rest in order of first appearance.
+    """
     found: dict[tuple[str, str, str], Problem] = {}
     for row in rows:
         if row.state == CellState.OK:
@@ -197,7 +200,7 @@ def problems(rows: Sequence[Row]) -> list[Problem]:
         problem.rows.append(row)
         if row.log and row.log not in problem.logs:
             problem.logs.append(row.log)
-    return list(found.values())
+    return sorted(found.values(), key=lambda problem: problem.state != CellState.PATH_MISMATCH)
 
 
 def short(text: str, limit: int = 120) -> str:
@@ -284,6 +287,8 @@ def compare_settings(record: Record) -> list[Setting]:
         if name not in requested:
             rows.append(Setting(name, "", scalar(ran) if name != "pid" else str(ran), ""))
             continue
+        if name == "path" and record.chosen is not None:
+            asked = record.chosen.requested
         resolved = asked is None or asked == "auto"
         mark = "→" if resolved else "=" if plain(asked) == plain(ran) else "≠"
         rows.append(Setting(name, plain(asked), plain(ran), mark))

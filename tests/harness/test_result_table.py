@@ -38,6 +38,16 @@ def test_an_open_loop_shows_the_latency_from_the_schedule(shown):
     assert "TTFT p50 ms" in both and "TTFT from schedule p50 ms" in both
 
 
+def test_what_did_not_run_as_labelled_stands_above_the_table(shown):
+    died = make(0, state="FAILED", reason="it crashed", metrics={}, label="first")
+    wrong = make(1, state="PATH_MISMATCH", reason="runner V1", metrics={}, label="second")
+    text = shown(died, wrong)
+    places = [
+        text.index(words) for words in ("second: PATH_MISMATCH: runner V1", "out tok/s", "first: FAILED")
+    ]
+    assert places == sorted(places) and text.count("runner V1") == 1
+
+
 def test_failed_checks_and_notes_are_lines_of_their_own(shown):
     few = {"dsa_active_token_frac": Metric(value=0.25, unit="fraction", better="none", n=9)}
     checks = {"success": Check(ok=False, detail="1 of 2 requests failed")}

@@ -91,13 +91,48 @@ def test_failures_come_first_with_reason_and_log(page, record, failed):
     sections = [one.attributes.get("id") for one in root.all("section")]
     assert sections.index("problems") < sections.index("results")
     assert rows_of(root.by_id("problems")) == [
-        ["▣ OOM", "dsa_mrv2", "engine ran out of memory", "tiny_v32 c=1 64 of 64 ok", "cells/1/worker.log"],
         ["≠ PATH_MISMATCH", "dsa_mrv2", "ran V1", "tiny_v32 c=1 64 of 64 ok", "cells/2/worker.log"],
+        ["▣ OOM", "dsa_mrv2", "engine ran out of memory", "tiny_v32 c=1 64 of 64 ok", "cells/1/worker.log"],
     ]
-    cell, log = root.by_id("problems").all("tr")[1].all("a")
+    cell, log = root.by_id("problems").all("tr")[2].all("a")
     assert cell.attributes["href"] == "#cell-1" and log.attributes["href"] == "cells/1/worker.log"
     results = rows_of(root.by_id("results"))
     assert results[1][3] == "— no numbers: engine ran out of memory"
+
+
+def test_what_did_not_run_as_labelled_is_said_in_the_headline(page, record, failed):
+    (header,) = page([record(0), failed(1, "OOM", "no room"), failed(2, "PATH_MISMATCH", "ran V1")]).all(
+        "header"
+    )
+    boxes = [one.text for one in header.all("div") if "bad" in one.attributes.get("class", "")]
+    assert boxes == [
+        "≠ PATH_MISMATCH dsa_mrv2 did not run what its label says; its numbers count for nothing: ran V1"
+    ]
+    (header,) = page([record(0), failed(1, "OOM", "no room")]).all("header")
+    assert "did not run" not in header.text
+
+
+def test_a_path_taken_by_rule_says_why_beside_its_numbers(page, record):
+    chosen = {
+        "requested": "auto",
+        "chosen": "dsa_mrv2",
+        "reason": "the rule",
+        "warnings": ["sm_90 is untested"],
+    }
+    root = page([record(0, chosen=chosen)])
+    (row,) = rows_of(root.by_id("results"))
+    assert "path auto took dsa_mrv2: the rule" in row[2] and "warning: sm_90 is untested" in row[2]
+
+
+def test_graphs_copies_and_waits_are_part_of_the_proof(page, record):
+    effective = {"graphs": 26, "breaks_per_layer": 1.0, "copies_per_step": 2.0, "waits_per_step": 0.0}
+    startup = {"capture_s": 0.42, "graphs": 26, "graph_memory_bytes": 2**21, "kernel_build_s": 31.0}
+    counters = {"steps": {"FULL": 8}, "graph_misses": {"FULL: too large": 3}, "ratios": {"replay_frac": 0.5}}
+    root = page([record(0, effective=effective, startup=startup, counters=counters)])
+    text = root.text
+    for words in ("graphs 26 · breaks per layer 1 · copies per step 2 · waits per step 0",
+                  "2.00 MiB", "31.0 s", "graph_misses.FULL: too large", "ratios.replay_frac"):  # fmt: skip
+        assert words in text, words
 
 
 def test_cells_with_one_cause_share_a_row(page, failed):

@@ -83,6 +83,12 @@ def test_settings_are_marked(record):
     assert marks["runner"] == "" and "kernels" not in marks and "notes" not in marks
 
 
+def test_a_path_taken_by_rule_was_asked_for_as_auto(record):
+    chosen = {"requested": "auto", "chosen": "dsa_mrv2", "reason": "the rule"}
+    (path,) = [one for one in tables.compare_settings(record(chosen=chosen)) if one.name == "path"]
+    assert (path.requested, path.effective, path.mark) == ("auto", "dsa_mrv2", "→")
+
+
 def test_success_keeps_its_digits_in_a_row(record):
     metrics = {"success_rate": Metric(value=0.9999, unit="fraction", better="up", n=10000)}
     headers = tables.columns([record(metrics=metrics)])
