@@ -21,8 +21,10 @@ from paths.graphs.config import GraphConfig, GraphMode
 from paths.graphs.cuda_backend import CudaBackend
 from paths.graphs.debug import ReplayChecks
 from paths.graphs.dispatch import Dispatcher
+from paths.graphs.native import load_native
 from paths.graphs.recorded import RecordedBackend
 from paths.graphs.shape import BatchShape, Descriptor
+from paths.kernels.cpp import CppUnavailable
 
 __all__ = ["CaptureReport", "GraphCounts", "GraphedForward"]
 
@@ -69,7 +71,7 @@ class GraphedForward:
                 model=capturable,
                 caches=caches,
                 inputs=inputs,
-                backend=backend or _backend_for(inputs.device, model),
+                backend=backend or _backend_for(inputs, capturable, caches),
             )
             self._dispatcher = Dispatcher(
                 config,
@@ -150,8 +152,15 @@ def _capturable(model: Any) -> Capturable:
     return model
 
 
-def _backend_for(device: torch.device, model: Any) -> GraphBackend:
-    if device.type == "cuda":
+def _backend_for(inputs: StaticInputs, model: Capturable, caches: Sequence[LayerCache]) -> GraphBackend:
+    if inputs.device.type == "cuda":
         return CudaBackend()
     inner: Mapping[Any, Callable[..., Any]] = getattr(model, "recorded_ops", {})
-    return RecordedBackend(inner)
+    kernels = model.context(inputs.padded(1, 1, max_length=1), caches).kernels
+    if "cpp" not in kernels.implementations.values():
+        return RecordedBackend(inner)
+    try:
+        return RecordedBackend(inner, load_native())
+    except CppUnavailable as error:
+        kernels.notes.append(f"graphs: replayed in Python instead of C++, {error}")
+        return RecordedBackend(inner)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paths.graphs.backend import Recording, Replay
+from paths.graphs.native import join_stretches
 from paths.graphs.program import Instruction, Value, compile_program
 
 aten = torch.ops.aten
@@ -39,16 +40,20 @@ READS_HOST = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default, a
 
 
 class RecordedBackend:
-    """Recorded replay. inner: operator → Python implementation that is recorded in its place."""
+    """Recorded replay. inner: operator → Python implementation that is recorded in its place.
 
-    def __init__(self, inner: Mapping[Any, Callable[..., Any]] | None = None) -> None:
+    native: `load_native()`, with which stretches of operators run without Python; None: one Python call each.
+    """
+
+    def __init__(self, inner: Mapping[Any, Callable[..., Any]] | None = None, native: Any = None) -> None:
         self._inner = dict(inner or {})
+        self._native = native
 
     def session(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def recording(self) -> Recording:
-        return RecordedPass(self._inner)
+        return RecordedPass(self._inner, self._native)
 
     def synchronize(self) -> None:
         """Nothing: an operator has finished when it returns."""
@@ -62,8 +67,9 @@ class RecordedPass:
 
     sees_kernels = False
 
-    def __init__(self, inner: Mapping[Any, Callable[..., Any]]) -> None:
+    def __init__(self, inner: Mapping[Any, Callable[..., Any]], native: Any) -> None:
         self._mode = _Recorder(inner)
+        self._native = native
         self._open = False
 
     def begin(self) -> None:
@@ -91,7 +97,7 @@ class RecordedPass:
         self._mode.record(function, args, kwargs, None)
 
     def finish(self) -> Replay:
-        return self._mode.finish()
+        return self._mode.finish(self._native)
 
 
 class _Recorder(TorchDispatchMode):
@@ -133,8 +139,11 @@ class _Recorder(TorchDispatchMode):
             Instruction(target=target, args=recorded_args, kwargs=recorded_kwargs, outputs=outputs)
         )
 
-    def finish(self) -> Replay:
-        run = compile_program(self._instructions)
+    def finish(self, native: Any) -> Replay:
+        instructions = self._instructions
+        if native is not None:
+            instructions = join_stretches(instructions, native)
+        run = compile_program(instructions)
         replay = Replay(
             run=run, buffers=tuple(self._buffers), memory_bytes=sum(b.nbytes for b in self._buffers)
         )

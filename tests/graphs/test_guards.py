@@ -15,7 +15,7 @@ from paths.graphs.breakable import BreakableCapture, break_point, running_captur
 from paths.graphs.config import GraphConfig, GraphMode
 from paths.graphs.recorded import RecordedBackend
 from tests.graphs.conftest import dsa_model
-from tests.graphs.driver import FULL_AND_PIECEWISE, PIECEWISE_ONLY, GraphDriver
+from tests.graphs.driver import FULL_AND_PIECEWISE, PIECEWISE_ONLY, VOCAB, GraphDriver
 
 DEBUG = replace(FULL_AND_PIECEWISE, debug=True)
 
@@ -325,3 +325,21 @@ def test_a_model_that_cannot_be_captured_is_refused_at_once(small_model):
     assert GraphDriver(Plain(), GraphConfig()).step({0: [5]})[1] is GraphMode.NONE
     with pytest.raises(UserError, match="Plain cannot be captured"):
         GraphDriver(Plain(), PIECEWISE_ONLY)
+
+
+def test_what_stands_in_padding_rows_changes_no_bit(model):
+    """It would decide which experts they take, and so how the live rows' products are grouped."""
+    driver, results = GraphDriver(model, PIECEWISE_ONLY), []
+    generator = torch.Generator().manual_seed(0)
+    for fill in (
+        lambda rows: rows.zero_(),
+        lambda rows: rows.fill_(torch.nan),
+        lambda rows: rows.normal_(generator=generator),
+        lambda rows: rows.fill_(1e4),
+    ):
+        driver.release(0)
+        work = {0: torch.randint(3, VOCAB, (37,), generator=generator.manual_seed(1)).tolist()}
+        for buffer in driver.forward._graphs[driver.descriptor(work)].replay.buffers:
+            fill(buffer)
+        results.append(driver.step(work)[0])
+    assert all(torch.equal(result, results[0]) for result in results)

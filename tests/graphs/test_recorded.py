@@ -11,12 +11,22 @@ import torch
 from torch import Tensor
 
 from paths.graphs.breakable import BreakableCapture, break_point, running_capture
+from paths.graphs.native import load_native
 from paths.graphs.recorded import RecordedBackend
+
+
+@pytest.fixture(autouse=True, params=["python", "cpp"])
+def native(request, monkeypatch):
+    """Every test replays call by call, and with stretches in C++."""
+    monkeypatch.setattr(f"{__name__}.NATIVE", load_native() if request.param == "cpp" else None)
+
+
+NATIVE = None
 
 
 def record(function, *, inline=False, inner=None):
     """Run once under capture; the capture and its replay."""
-    recording = RecordedBackend(inner).recording()
+    recording = RecordedBackend(inner, NATIVE).recording()
     with BreakableCapture(recording, inline=inline) as capture:
         function()
     return capture, recording.finish()

@@ -1,0 +1,161 @@
+"""Stretches of operators run by C++: one Python call for all of them.
+
+An operator called from Python spends more on its arguments than a small kernel takes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paths.graphs.program import Instruction, Value, values_in
+from paths.kernels.cpp import load_operators
+
+NAMESPACE = "dsa_graphs"
+# type in an operator's schema → what is passed to it as it is
+TAKEN: dict[str, Any] = {
+    "Tensor": Tensor,
+    "int": int,
+    "SymInt": int,
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "number": (bool, int, float),
+}
+
+
+def load_native() -> Any:
+    """The operators that build and run programs. Raises CppUnavailable."""
+    return load_operators(NAMESPACE, Path(__file__).parent)
+
+
+def join_stretches(instructions: Sequence[Instruction], native: Any) -> list[Instruction]:
+    """The same program with every run of operators that C++ can call as one instruction."""
+    joined: list[Instruction] = []
+    stretch: list[tuple[Instruction, list[Any]]] = []
+    uses = _last_uses(instructions)
+    for place, instruction in enumerate([*instructions, None]):
+        arguments = None if instruction is None else native_arguments(instruction)
+        if instruction is not None and arguments is not None:
+            stretch.append((instruction, arguments))
+            continue
+        if len(stretch) > 1:
+            joined.append(_Stretch(stretch, uses, end=place).build(native))
+        else:
+            joined += [single for single, _ in stretch]
+        stretch = []
+        if instruction is not None:
+            joined.append(instruction)
+    return joined
+
+
+def native_arguments(instruction: Instruction) -> list[Any] | None:
+    """One entry per argument of the operator's schema; None for what only Python can call."""
+    target = instruction.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    schema = target._schema
+    if any(str(result.type) != "Tensor" for result in schema.returns):
+        return None
+    arguments = []
+    for place, declared in enumerate(schema.arguments):
+        if place < len(instruction.args):
+            given = instruction.args[place]
+        elif declared.name in instruction.kwargs:
+            given = instruction.kwargs[declared.name]
+        elif declared.has_default_value():
+            given = declared.default_value
+        else:
+            return None
+        kind = str(declared.type).removeprefix("Optional[").removesuffix("]")
+        if kind == "float" and type(given) is int:
+            given = float(given)
+        if not _fits(given, kind, optional=kind != str(declared.type)):
+            return None
+        arguments.append(given)
+    return arguments
+
+
+def _fits(given: Any, kind: str, *, optional: bool) -> bool:
+    if given is None:
+        return optional
+    if isinstance(given, Value):
+        return kind == "Tensor"
+    taken = TAKEN.get(kind)
+    return taken is not None and isinstance(given, taken) and (taken is not int or type(given) is int)
+
+
+def _last_uses(instructions: Sequence[Instruction]) -> dict[int, int]:
+    return {
+        value.number: place
+        for place, instruction in enumerate(instructions)
+        for value in values_in([*instruction.args, *instruction.kwargs.values()])
+    }
+
+
+class _Stretch:
+    """Instructions `end - len(calls)` up to `end` as one program of registers."""
+
+    def __init__(
+        self, calls: Sequence[tuple[Instruction, list[Any]]], uses: dict[int, int], *, end: int
+    ) -> None:
+        self._calls = calls
+        self._uses = uses
+        self._first, self._end = end - len(calls), end
+        made = {value.number for instruction, _ in calls for value in _results(instruction) if value}
+        read = [value.number for _, arguments in calls for value in values_in(arguments)]
+        self._inputs = [number for number in dict.fromkeys(read) if number not in made]
+        self._outputs = [number for number in sorted(made) if uses.get(number, -1) >= end]
+        self._registers = {number: place for place, number in enumerate([*self._inputs, *sorted(made)])}
+
+    def build(self, native: Any) -> Instruction:
+        outputs = [self._registers[number] for number in self._outputs]
+        program = native.create.default(len(self._registers), len(self._inputs), outputs)
+        constants: dict[int, int] = {}
+        for place, (instruction, arguments) in enumerate(self._calls, start=self._first):
+            schema = instruction.target._schema  # type: ignore[attr-defined]  # an operator
+            native.add_call.default(
+                program,
+                schema.name,
+                schema.overload_name,
+                [self._argument(native, program, constants, given) for given in arguments],
+                [self._register(value) for value in _results(instruction)],
+                [
+                    self._registers[value.number]
+                    for value in set(values_in(arguments))
+                    if self._uses[value.number] == place
+                ],
+            )
+        run = partial(native.run.default, program)
+        weakref.finalize(run, native.destroy.default, program)
+        return Instruction(
+            target=run,
+            args=([Value(number) for number in self._inputs],),
+            kwargs={},
+            outputs=tuple(Value(number) for number in self._outputs) or None,
+        )
+
+    def _argument(self, native: Any, program: int, constants: dict[int, int], given: Any) -> int:
+        if isinstance(given, Value):
+            return self._registers[given.number]
+        key = id(given)
+        if not isinstance(given, Tensor) or key not in constants:
+            constants[key] = native.add_constant.default(program, given)
+        return -1 - constants[key]
+
+    def _register(self, value: Value | None) -> int:
+        return -1 if value is None or value.number not in self._uses else self._registers[value.number]
+
+
+def _results(instruction: Instruction) -> tuple[Value | None, ...]:
+    """One entry per result of the operator's schema."""
+    if isinstance(instruction.outputs, tuple):
+        return instruction.outputs
+    count = len(instruction.target._schema.returns)  # type: ignore[attr-defined]  # an operator
+    return () if count == 0 else (instruction.outputs,)
