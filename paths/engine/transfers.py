@@ -23,9 +23,22 @@ aten = torch.ops.aten
 
 # tensor methods that bring values to the host; the ops below them are not seen in every mode
 READS = frozenset(
-    ["item", "cpu", "numpy", "tolist", "is_nonzero", "__array__", "__bool__", "__int__", "__float__", "__index__", "__format__", "__contains__"]
+    {
+        "item",
+        "cpu",
+        "numpy",
+        "tolist",
+        "is_nonzero",
+        "__array__",
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__index__",
+        "__format__",
+        "__contains__",
+    }
 )
-# ops whose result's shape or value the host needs at once; some are composed of others outside inference mode
+# ops whose result's shape or value the host needs at once; inference mode shows composed ones whole
 WAITING_OPS = frozenset(
     {
         aten._local_scalar_dense.default,
