@@ -123,12 +123,12 @@ def dense_mha(
     Compute-bound from a few hundred rows a request: keys and values are read once per 128 query rows. Raises
     ValueError.
     """
-    tokens, heads, dk = q.shape
-    requests = query_starts.shape[0] - 1
     check_tensor(OP, "q", q, dtype=FLOATS, shape=(None, None, None))
+    tokens, heads, dk = q.shape
     check_tensor(OP, "k", k, dtype=q.dtype, shape=(None, heads, dk))
     check_tensor(OP, "v", v, dtype=q.dtype, shape=(k.shape[0], heads, None))
     check_tensor(OP, "query_starts", query_starts, dtype=torch.int32, shape=(None,))
+    requests = query_starts.shape[0] - 1
     check_tensor(OP, "key_starts", key_starts, dtype=torch.int32, shape=(requests + 1,))
     dv = v.shape[-1]
     if not (16 <= dk <= MAX_DIM and 1 <= dv <= MAX_DIM):

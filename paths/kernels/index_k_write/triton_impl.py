@@ -94,8 +94,8 @@ def index_k_write(k: Tensor, slot_mapping: Tensor, cache: LayerCache, *, hadamar
     Memory-bound. It reads dI × element size + 8 bytes and writes one key (dI + 4 bytes in fp8) per token,
     each of them once. Raises ValueError.
     """
-    tokens, dim = k.shape
     check_tensor(OP, "k", k, dtype=FLOATS, shape=(None, None))
+    tokens, dim = k.shape
     check_tensor(OP, "slot_mapping", slot_mapping, dtype=torch.int64, shape=(tokens,))
     check_hadamard(OP, dim, hadamard)
     launch(

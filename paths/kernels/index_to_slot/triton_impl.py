@@ -47,8 +47,8 @@ def index_to_slot(indices: Tensor, req_rows: Tensor, block_table: Tensor) -> Ten
     Memory-bound: every index (4 bytes) is read once, its table entry (4 bytes, shared by the indices of a
     page) once, and a slot (8 bytes) written once. Raises ValueError.
     """
-    tokens, k = indices.shape
     check_tensor(OP, "indices", indices, dtype=torch.int32, shape=(None, None))
+    tokens, k = indices.shape
     check_tensor(OP, "req_rows", req_rows, dtype=torch.int32, shape=(tokens,))
     check_tensor(OP, "block_table", block_table, dtype=torch.int32, shape=(None, None))
     out = torch.empty(tokens, k, dtype=torch.int64, device=indices.device)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paths.engine.batch import ForwardBatch, LayerCache
 from paths.kernels.compile_specs import META, CompileSpec, of_cases, traced
-from paths.kernels.mqa_logits.triton_impl import mqa_logits_kernel, paged_mqa_logits
+from paths.kernels.mqa_logits.triton_impl import check_paged, mqa_logits_kernel, paged_scores
 from paths.kernels.tensors import check_tensor
 from paths.kernels.topk.triton_impl import topk
 
@@ -32,16 +32,18 @@ def index_topk(q: Tensor, weights: Tensor, cache: LayerCache, batch: ForwardBatc
             f"allowed is at least ({tokens}, {k}) with k of 1 or more"
         )
     out, lengths, req_rows = batch.topk_indices[:tokens, :k], batch.lengths[:tokens], batch.req_rows[:tokens]
+    keys, scales = check_paged(OP, q, weights, cache, req_rows, lengths, batch.block_table)
     if batch.max_length <= k:
         topk(torch.empty(tokens, 0, dtype=torch.float32, device=q.device), lengths, k, ordered=False, out=out)
         return
     step = max(1, LOGITS_BYTES // (4 * batch.max_length))
     for start in range(0, tokens, step):
         rows = slice(start, start + step)
-        logits = paged_mqa_logits(
+        logits = paged_scores(
             q[rows],
             weights[rows],
-            cache,
+            keys,
+            scales,
             req_rows[rows],
             lengths[rows],
             batch.block_table,

@@ -124,8 +124,8 @@ def mla_cache_write(c: Tensor, k_pe: Tensor, slot_mapping: Tensor, cache: LayerC
     Memory-bound. It reads (C + R) × element size + 8 bytes and writes one cache row (656 bytes of fp8_ds_mla)
     per token, each of them once. Raises ValueError.
     """
-    tokens = c.shape[0]
     check_tensor(OP, "c", c, dtype=FLOATS, shape=(None, None))
+    tokens = c.shape[0]
     check_tensor(OP, "k_pe", k_pe, dtype=c.dtype, shape=(tokens, None))
     check_tensor(OP, "slot_mapping", slot_mapping, dtype=torch.int64, shape=(tokens,))
     latent, rope = c.shape[1], k_pe.shape[1]

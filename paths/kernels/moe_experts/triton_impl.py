@@ -205,13 +205,14 @@ def moe_experts(x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor
     rows, which then is one tile; hidden and partial, T × K × (I + D) elements, are written once and read once
     (hidden once per BLOCK_N columns, from cache). Raises ValueError.
     """
+    check_tensor(OP, "ids", ids, dtype=torch.int32, shape=(None, None), contiguous=True)
+    check_tensor(OP, "w2", w2, dtype=FLOATS, shape=(None, None, None), contiguous=True)
     tokens, chosen = ids.shape
     experts, depth, width = w2.shape
     check_tensor(OP, "x", x, dtype=FLOATS, shape=(tokens, depth), contiguous=False)
-    check_tensor(OP, "ids", ids, dtype=torch.int32, shape=(None, None), contiguous=True)
     check_tensor(OP, "weights", weights, dtype=torch.float32, shape=(tokens, chosen), contiguous=True)
     check_tensor(OP, "w13", w13, dtype=x.dtype, shape=(experts, 2 * width, depth), contiguous=True)
-    check_tensor(OP, "w2", w2, dtype=x.dtype, shape=(None, None, None), contiguous=True)
+    check_tensor(OP, "w2", w2, dtype=x.dtype, shape=(experts, depth, width), contiguous=True)
     out = x.new_empty(tokens, depth)
     if tokens == 0:
         return out

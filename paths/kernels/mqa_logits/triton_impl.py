@@ -194,8 +194,8 @@ def mqa_logits(
 
     Column j of row t is key starts[t] + j; columns from ends[t] on are not written. Raises ValueError.
     """
+    _check_query(OP, q, weights)
     tokens, _, dim = q.shape
-    _check_query(q, weights)
     check_tensor(OP, "keys", keys, dtype=q.dtype, shape=(None, dim))
     check_tensor(OP, "starts", starts, dtype=torch.int32, shape=(tokens,))
     check_tensor(OP, "ends", ends, dtype=torch.int32, shape=(tokens,))
@@ -238,26 +238,26 @@ def paged_mqa_logits(
     memory-bound: each key is read once per 1, 4 or 32 rows of its request (132 bytes in fp8 with the scale),
     each score written once. Raises ValueError.
     """
-    tokens, _, dim = q.shape
-    if cache.index is None:
-        raise ValueError(f"{OP}: cache has no index tensor; a layer that shares its indexer scores nothing")
-    if cache.index_dtype not in DTYPES:
-        raise ValueError(f"{OP}: index_dtype is {cache.index_dtype!r}, allowed are {', '.join(DTYPES)}")
-    _check_query(q, weights)
-    if q.dtype is not DTYPES[cache.index_dtype]:
-        raise ValueError(
-            f"{OP}: q has dtype {q.dtype}, allowed is {DTYPES[cache.index_dtype]} as in the cache"
-        )
-    check_tensor(OP, "req_rows", req_rows, dtype=torch.int32, shape=(tokens,))
-    check_tensor(OP, "lengths", lengths, dtype=torch.int32, shape=(tokens,))
-    check_tensor(OP, "block_table", block_table, dtype=torch.int32, shape=(None, None))
-    keys, scales = cache.index, None
-    if cache.index_dtype == "fp8":
-        packed = (None, PAGE_SIZE * (dim + 4))
-        check_tensor(OP, "cache.index", cache.index, dtype=torch.uint8, shape=packed)
-        keys, scales = index_views(cache.index)
-    else:
-        check_tensor(OP, "cache.index", keys, dtype=q.dtype, shape=(None, PAGE_SIZE, dim))
+    keys, scales = check_paged(OP, q, weights, cache, req_rows, lengths, block_table)
+    return paged_scores(
+        q, weights, keys, scales, req_rows, lengths, block_table, width=width, at_least=at_least
+    )
+
+
+def paged_scores(
+    q: Tensor,
+    weights: Tensor,
+    keys: Tensor,
+    scales: Tensor | None,
+    req_rows: Tensor,
+    lengths: Tensor,
+    block_table: Tensor,
+    *,
+    width: int,
+    at_least: int,
+) -> Tensor:
+    """`paged_mqa_logits` of arguments that `check_paged` has seen; keys and scales are what it returns."""
+    tokens = q.shape[0]
     out = torch.empty(tokens, width, dtype=torch.float32, device=q.device)
     _launch(
         q,
@@ -342,14 +342,45 @@ def _tiles(dtype: torch.dtype, heads: int, dim: int, rows_per_request: int, targ
     return TileConfig(num_warps=warps, num_stages=2, tiles=tiles)
 
 
-def _check_query(q: Tensor, weights: Tensor) -> None:
+def check_paged(
+    op: str,
+    q: Tensor,
+    weights: Tensor,
+    cache: LayerCache,
+    req_rows: Tensor,
+    lengths: Tensor,
+    block_table: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """Keys `[B, page, dI]` and, in fp8, scales float32 `[B, page]`. Raises ValueError in the name of `op`."""
+    _check_query(op, q, weights)
+    if cache.index is None:
+        raise ValueError(f"{op}: cache has no index tensor; a layer that shares its indexer scores nothing")
+    if cache.index_dtype not in DTYPES:
+        raise ValueError(f"{op}: index_dtype is {cache.index_dtype!r}, allowed are {', '.join(DTYPES)}")
+    if q.dtype is not DTYPES[cache.index_dtype]:
+        raise ValueError(
+            f"{op}: q has dtype {q.dtype}, allowed is {DTYPES[cache.index_dtype]} as in the cache"
+        )
+    tokens, _, dim = q.shape
+    check_tensor(op, "req_rows", req_rows, dtype=torch.int32, shape=(tokens,))
+    check_tensor(op, "lengths", lengths, dtype=torch.int32, shape=(tokens,))
+    check_tensor(op, "block_table", block_table, dtype=torch.int32, shape=(None, None))
+    if cache.index_dtype == "fp8":
+        packed = (None, PAGE_SIZE * (dim + 4))
+        check_tensor(op, "cache.index", cache.index, dtype=torch.uint8, shape=packed)
+        return index_views(cache.index)
+    check_tensor(op, "cache.index", cache.index, dtype=q.dtype, shape=(None, PAGE_SIZE, dim))
+    return cache.index, None
+
+
+def _check_query(op: str, q: Tensor, weights: Tensor) -> None:
+    check_tensor(op, "q", q, dtype=tuple(DTYPES.values()), shape=(None, None, None))
     tokens, heads, dim = q.shape
-    check_tensor(OP, "q", q, dtype=tuple(DTYPES.values()), shape=(None, None, None))
-    check_tensor(OP, "weights", weights, dtype=torch.float32, shape=(tokens, heads))
+    check_tensor(op, "weights", weights, dtype=torch.float32, shape=(tokens, heads))
     if not 1 <= heads <= MAX_HEADS:
-        raise ValueError(f"{OP}: q has {heads} heads, allowed are 1 to {MAX_HEADS}")
+        raise ValueError(f"{op}: q has {heads} heads, allowed are 1 to {MAX_HEADS}")
     if dim > 256:
-        raise ValueError(f"{OP}: q has heads of {dim} values, allowed are up to 256")
+        raise ValueError(f"{op}: q has heads of {dim} values, allowed are up to 256")
 
 
 def compile_specs() -> list[CompileSpec]:

@@ -58,6 +58,7 @@ def splits_for(programs: int, columns: int) -> int:
 
 
 def check_arguments(q: Tensor, cache: LayerCache, batch: ForwardBatch, k: int, latent: int) -> None:
+    check_tensor(OP, "q", q, dtype=(torch.float32, torch.bfloat16), shape=(None, None, None))
     tokens, heads, width = q.shape
     kind = cache.kv_dtype
     if kind not in FORMATS:
@@ -68,7 +69,6 @@ def check_arguments(q: Tensor, cache: LayerCache, batch: ForwardBatch, k: int, l
         raise ValueError(f"{OP}: latent is {latent}, allowed is 1 to {width - 1} for q of width {width}")
     if kind == "fp8_ds_mla" and latent % DS_MLA_TILE:
         raise ValueError(f"{OP}: latent is {latent}, allowed are multiples of {DS_MLA_TILE} for {kind}")
-    check_tensor(OP, "q", q, dtype=(torch.float32, torch.bfloat16), shape=(tokens, heads, width))
     packed = latent + 4 * (latent // DS_MLA_TILE) + 2 * (width - latent)
     row = packed if kind == "fp8_ds_mla" else width
     check_tensor(OP, "cache.kv", cache.kv, dtype=ELEMENTS[kind], shape=(None, PAGE_SIZE, row))

@@ -230,8 +230,8 @@ def sparse_mla(
 
     Products are bf16 with float32 sums, or float32 where the query or the cache is. Raises ValueError.
     """
-    tokens, heads, width = q.shape
     check_arguments(q, cache, batch, k, latent)
+    tokens, heads, width = q.shape
     columns = max(1, min(k, batch.max_length))  # rows fill from the left: longer rows do not exist
     compute = torch.float32 if torch.float32 in (q.dtype, cache.kv.dtype) else torch.bfloat16
     config, block_h = tiles_for(heads, compute, latent, width - latent, k, target_of(q.device))

@@ -255,17 +255,17 @@ def fused_norm_rope(
     fp8_ds_mla), an index key (132 bytes in fp8) and 4 bytes per top-k column, each of them once.
     Raises ValueError.
     """
+    _check_constants(norms, rotary)
     indexer = norms.index_weight is not None
     dim = 0 if norms.index_weight is None else norms.index_weight.shape[0]
     q_rank, latent, rope = norms.q.shape[0], norms.kv.shape[0], 2 * rotary.cos.shape[1]
-    tokens = projected.shape[0]
     check_tensor(OP, "projected", projected, dtype=FLOATS, shape=(None, None), contiguous=False)
+    tokens = projected.shape[0]
     if projected.shape[1] < q_rank + latent + rope + dim:
         raise ValueError(
             f"{OP}: projected has {projected.shape[1]} columns, allowed are at least {q_rank} + {latent} + "
             f"{rope} + {dim}"
         )
-    _check_constants(norms, rotary, dim=dim)
     check_tensor(OP, "positions", batch.positions, dtype=torch.int64, shape=(tokens,))
     check_tensor(OP, "slot_mapping", batch.slot_mapping, dtype=torch.int64, shape=(tokens,))
     topk = batch.topk_indices
@@ -316,15 +316,20 @@ def fused_norm_rope(
     return q_out
 
 
-def _check_constants(norms: LatentNorms, rotary: Rotary, *, dim: int) -> None:
+def _check_constants(norms: LatentNorms, rotary: Rotary) -> None:
     """Raises ValueError."""
     check_tensor(OP, "norms.q", norms.q, dtype=torch.float32, shape=(None,))
     check_tensor(OP, "norms.kv", norms.kv, dtype=torch.float32, shape=(None,))
-    for name, tensor in (("norms.index_weight", norms.index_weight), ("norms.index_bias", norms.index_bias)):
-        if (tensor is None) != (dim == 0):
-            raise ValueError(f"{OP}: {name} is {tensor}, allowed is None for both index norms or for neither")
-        if tensor is not None:
-            check_tensor(OP, name, tensor, dtype=torch.float32, shape=(dim,))
+    weight, bias, dim = norms.index_weight, norms.index_bias, 0
+    if (weight is None) != (bias is None):
+        missing = "index_weight" if weight is None else "index_bias"
+        raise ValueError(
+            f"{OP}: norms.{missing} is None, allowed is None for both index norms or for neither"
+        )
+    if weight is not None and bias is not None:
+        check_tensor(OP, "norms.index_weight", weight, dtype=torch.float32, shape=(None,))
+        dim = weight.shape[0]
+        check_tensor(OP, "norms.index_bias", bias, dtype=torch.float32, shape=(dim,))
     check_tensor(OP, "rotary.cos", rotary.cos, dtype=torch.float32, shape=(None, None), contiguous=True)
     check_tensor(OP, "rotary.sin", rotary.sin, dtype=torch.float32, shape=rotary.cos.shape, contiguous=True)
     if dim and dim < 2 * rotary.cos.shape[1]:

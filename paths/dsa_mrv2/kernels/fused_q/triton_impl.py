@@ -152,22 +152,23 @@ def fused_q(
     Raises ValueError.
     """
     check_tensor(OP, "w_uk", w_uk, dtype=FLOATS, shape=(None, None, None), contiguous=False)
+    check_tensor(OP, "rotary.cos", rotary.cos, dtype=torch.float32, shape=(None, None), contiguous=True)
+    check_tensor(OP, "projected", projected, dtype=w_uk.dtype, shape=(None, None), contiguous=False)
     heads, nope, latent = w_uk.shape
     rope = 2 * rotary.cos.shape[1]
-    tokens, width = projected.shape[0], heads * (nope + rope)
-    index_heads = 0 if index_weights is None else index_weights.shape[1]
-    check_tensor(OP, "projected", projected, dtype=w_uk.dtype, shape=(None, None), contiguous=False)
+    tokens, width, index_heads = projected.shape[0], heads * (nope + rope), 0
+    if index_weights is not None:
+        check_tensor(OP, "index_weights", index_weights, dtype=FLOATS, shape=(tokens, None), contiguous=False)
+        index_heads = index_weights.shape[1]
     if projected.shape[1] < width + index_heads * index_dim:
         raise ValueError(
             f"{OP}: projected has {projected.shape[1]} columns, allowed are at least {heads} × "
             f"({nope} + {rope}) + {index_heads} × {index_dim}"
         )
-    check_tensor(OP, "rotary.cos", rotary.cos, dtype=torch.float32, shape=(None, None), contiguous=True)
     check_tensor(OP, "rotary.sin", rotary.sin, dtype=torch.float32, shape=rotary.cos.shape, contiguous=True)
     check_tensor(OP, "positions", positions, dtype=torch.int64, shape=(tokens,))
     prepared = weights = projected.new_empty(0)
     if index_weights is not None:
-        check_tensor(OP, "index_weights", index_weights, dtype=FLOATS, shape=(tokens, None), contiguous=False)
         check_hadamard(OP, index_dim, hadamard)
         if index_dim < rope:
             raise ValueError(f"{OP}: index_dim is {index_dim}, allowed is at least {rope}, the rotary part")

@@ -32,6 +32,7 @@ def moe_block(x: Tensor, block: MoeBlock) -> Tensor:
 
     Raises ValueError.
     """
+    _check_block(x, block)
     experts, shared = block.gate.shape[0], block.w13.shape[0] - block.gate.shape[0]
     if shared < 0:
         raise ValueError(
@@ -49,6 +50,18 @@ def moe_block(x: Tensor, block: MoeBlock) -> Tensor:
         shared=shared,
     )
     return moe_experts(x, ids, weights, block.w13, block.w2)
+
+
+def _check_block(x: Tensor, block: MoeBlock) -> None:
+    """Raises ValueError; routing and experts would name themselves and not this op."""
+    check_tensor(OP, "x", x, dtype=FLOATS, shape=(None, None), contiguous=False)
+    depth = x.shape[1]
+    check_tensor(OP, "block.gate", block.gate, dtype=torch.float32, shape=(None, depth), contiguous=True)
+    check_tensor(OP, "block.bias", block.bias, dtype=torch.float32, shape=(block.gate.shape[0],))
+    check_tensor(OP, "block.w2", block.w2, dtype=x.dtype, shape=(None, depth, None), contiguous=True)
+    experts, _, width = block.w2.shape
+    shape = (experts, 2 * width, depth)
+    check_tensor(OP, "block.w13", block.w13, dtype=x.dtype, shape=shape, contiguous=True)
 
 
 @triton.jit
@@ -71,10 +84,11 @@ def gated_mlp(x: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
     Raises ValueError.
     """
     op = "gated_mlp"
+    check_tensor(op, "w2", w2, dtype=FLOATS, shape=(None, None), contiguous=False)
     width = w2.shape[1]
     check_tensor(op, "x", x, dtype=FLOATS, shape=(None, w2.shape[0]), contiguous=False)
     check_tensor(op, "w13", w13, dtype=x.dtype, shape=(2 * width, w2.shape[0]), contiguous=False)
-    check_tensor(op, "w2", w2, dtype=x.dtype, shape=(None, None), contiguous=False)
+    check_tensor(op, "w2", w2, dtype=x.dtype, shape=w2.shape, contiguous=False)
     gate_up = functional.linear(x, w13)
     hidden = x.new_empty(x.shape[0], width)
     grid = (x.shape[0], triton.cdiv(width, TILES.tiles["BLOCK"]))
