@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -162,3 +163,20 @@ def test_folded_constants(impl):
     )
     assert scaled[0, 0].item() == pytest.approx(0.011048543456 * 2.0**-22, rel=1e-6)
     assert (zeros.float() == 0).all()
+
+
+@pytest.mark.parametrize("impl", EVERY)
+@pytest.mark.parametrize("dtypes", CACHE_DTYPES)
+def test_blocks_may_stand_apart(impl, dtypes):
+    """Views of every second block: nothing is lost, and nothing lands between them."""
+    batch, blocks = make_batch([(0, 65)], k=8, padding=1)
+    c, k_pe, key = (randn(66, width, seed=width) for width in (LATENT, ROPE, INDEX_DIM))
+    adjacent, wide = poisoned_cache(blocks, *dtypes), poisoned_cache(2 * blocks, *dtypes)
+    apart = replace(wide, kv=wide.kv[::2], index=wide.index[::2])
+    for cache in (adjacent, apart):
+        kernels(impl).mla_cache_write(c, k_pe, batch.slot_mapping, cache)
+        kernels(impl).index_k_write(key, batch.slot_mapping, cache, hadamard=False)
+    for field in ("kv", "index"):
+        whole, expected = getattr(wide, field), getattr(adjacent, field)
+        assert torch.equal(as_bytes(whole[::2]), as_bytes(expected))
+        assert (as_bytes(whole[1::2]) == 0xFF).all() and (as_bytes(expected) != 0xFF).any()

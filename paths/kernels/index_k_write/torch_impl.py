@@ -17,11 +17,11 @@ def index_k_write(k: Tensor, slot_mapping: Tensor, cache: LayerCache, *, hadamar
     if not bool(live.all()):
         k, slot_mapping = k[live], slot_mapping[live]
     values = quant.hadamard(k) if hadamard else k
+    block, offset = slot_mapping // PAGE_SIZE, slot_mapping % PAGE_SIZE
     if cache.index_dtype != "fp8":
-        cache.index.flatten(0, 1)[slot_mapping] = values.to(cache.index.dtype)
+        cache.index[block, offset] = values.to(cache.index.dtype)
         return
     keys, scales = index_views(cache.index)
     quantized, scale = quant.quantize_block(values)
-    block, offset = slot_mapping // PAGE_SIZE, slot_mapping % PAGE_SIZE
     keys.view(torch.uint8)[block, offset] = quantized.view(torch.uint8)
     scales[block, offset] = scale

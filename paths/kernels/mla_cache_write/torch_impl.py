@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from paths.engine.batch import LayerCache
+from paths.engine.batch import PAGE_SIZE, LayerCache
 from paths.kernels.layouts import DS_MLA_TILE
 from paths.kernels.quant import quantize_block, to_e4m3
 
@@ -20,10 +20,11 @@ def mla_cache_write(c: Tensor, k_pe: Tensor, slot_mapping: Tensor, cache: LayerC
     else:
         rows = torch.cat([c, k_pe], dim=-1)
         rows = to_e4m3(rows.float() / cache.k_scale) if cache.kv_dtype == "fp8" else rows.to(cache.kv.dtype)
-    flat = cache.kv.flatten(0, 1)
+    kv = cache.kv
     if cache.kv_dtype == "fp8":  # bytes, for not every device indexes e4m3
-        flat, rows = flat.view(torch.uint8), rows.view(torch.uint8)
-    flat[slot_mapping] = rows
+        kv, rows = kv.view(torch.uint8), rows.view(torch.uint8)
+    # not by flat slot: blocks of a cache may stand apart, and to flatten those makes a copy
+    kv[slot_mapping // PAGE_SIZE, slot_mapping % PAGE_SIZE] = rows
 
 
 def _pack_ds_mla(c: Tensor, k_pe: Tensor) -> Tensor:
