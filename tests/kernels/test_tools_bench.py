@@ -8,7 +8,9 @@ from paths.kernels.tools.roofline import PEAKS, Cost, peak_of, speed
 
 pytest.importorskip("triton")
 from paths.kernels.__main__ import main
+from paths.kernels.describe import OPS
 from paths.kernels.tools.bench import trace
+from paths.kernels.tools.catalog import find_ops
 from paths.kernels.tools.workloads import workloads
 
 
@@ -35,6 +37,16 @@ def test_devices_are_recognised_by_name():
 def test_workloads_are_accepted_by_their_launchers(workload):
     assert trace(workload), "launches nothing"
     assert workload.cost.bytes > 0
+
+
+def test_every_op_on_triton_has_a_workload():
+    measured = {workload.op for workload in workloads()}
+    assert measured == {op.name for op in find_ops() if "triton" in op.implementations}
+
+
+def test_every_preparation_is_timed():
+    timed = {workload.function for workload in workloads() if workload.op == "prepare_inputs"}
+    assert timed == {op for op, folder in OPS.items() if folder == "prepare_inputs"}
 
 
 def test_bytes_of_a_norm_by_hand():

@@ -39,14 +39,17 @@ class Workload:
 
 
 def workloads() -> list[Workload]:
-    return [*_rows(), *_cache_writes(), *_indexer(), *_attention(), *_experts(), *_fused(), *_sampling()]
+    from paths.kernels.tools.step_workloads import step_workloads  # here: it is made of what stands below
+
+    model = [*_rows(), *_cache_writes(), *_indexer(), *_attention(), *_experts(), *_fused(), *_sampling()]
+    return [*model, *step_workloads()]
 
 
-def _bf16(device: torch.device, *shape: int) -> Tensor:
+def bf16(device: torch.device, *shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.bfloat16, device=device)
 
 
-def _f32(device: torch.device, *shape: int) -> Tensor:
+def f32(device: torch.device, *shape: int) -> Tensor:
     return torch.rand(shape, device=device)
 
 
@@ -59,7 +62,7 @@ def _below(device: torch.device, high: int, *shape: int, dtype: torch.dtype = to
 
 
 def _rotary_tables(device: torch.device) -> tuple[Tensor, Tensor]:
-    return _f32(device, KEYS, ROPE // 2), _f32(device, KEYS, ROPE // 2)
+    return f32(device, KEYS, ROPE // 2), f32(device, KEYS, ROPE // 2)
 
 
 def _batch(device: torch.device, rows: int, requests: int) -> ForwardBatch:
@@ -95,17 +98,17 @@ def _rows() -> list[Workload]:
     values = PREFILL * HIDDEN * 2
 
     def norm(d: torch.device) -> Arguments:
-        return (_bf16(d, PREFILL, HIDDEN), _f32(d, HIDDEN), 1e-6), {}
+        return (bf16(d, PREFILL, HIDDEN), f32(d, HIDDEN), 1e-6), {}
 
     def add_norm(d: torch.device) -> Arguments:
-        return (_bf16(d, PREFILL, HIDDEN), _bf16(d, PREFILL, HIDDEN), _f32(d, HIDDEN), 1e-6), {}
+        return (bf16(d, PREFILL, HIDDEN), bf16(d, PREFILL, HIDDEN), f32(d, HIDDEN), 1e-6), {}
 
     def embed(d: torch.device) -> Arguments:
         ids = _below(d, VOCABULARY, PREFILL, dtype=torch.int64)
-        return (ids, _bf16(d, VOCABULARY, HIDDEN), _f32(d, HIDDEN), 1e-6), {}
+        return (ids, bf16(d, VOCABULARY, HIDDEN), f32(d, HIDDEN), 1e-6), {}
 
     def rotate(d: torch.device) -> Arguments:
-        query = _bf16(d, PREFILL, HEADS, NOPE + ROPE)[..., NOPE:]
+        query = bf16(d, PREFILL, HEADS, NOPE + ROPE)[..., NOPE:]
         positions = _below(d, KEYS, PREFILL, dtype=torch.int64)
         return (query, *_rotary_tables(d), positions), {"interleaved": True}
 
@@ -124,13 +127,13 @@ def _cache_writes() -> list[Workload]:
         return PAGE_SIZE + torch.arange(PREFILL, device=d)
 
     def main(d: torch.device, kv_dtype: str) -> Arguments:
-        return (_bf16(d, PREFILL, LATENT), _bf16(d, PREFILL, ROPE), slots(d), _cache(d, 1, kv_dtype)), {}
+        return (bf16(d, PREFILL, LATENT), bf16(d, PREFILL, ROPE), slots(d), _cache(d, 1, kv_dtype)), {}
 
     def index(d: torch.device) -> Arguments:
-        return (_bf16(d, PREFILL, INDEX_DIM), slots(d), _cache(d, 1)), {"hadamard": True}
+        return (bf16(d, PREFILL, INDEX_DIM), slots(d), _cache(d, 1)), {"hadamard": True}
 
     def query(d: torch.device) -> Arguments:
-        q, w = _bf16(d, PREFILL, INDEX_HEADS, INDEX_DIM), _bf16(d, PREFILL, INDEX_HEADS)
+        q, w = bf16(d, PREFILL, INDEX_HEADS, INDEX_DIM), bf16(d, PREFILL, INDEX_HEADS)
         return (q, w), {"index_dtype": "fp8", "hadamard": True}
 
     token = 2 * (LATENT + ROPE) + 8
@@ -166,24 +169,24 @@ def _indexer() -> list[Workload]:
     query_bytes = INDEX_HEADS * (INDEX_DIM + 4)
 
     def prefill(d: torch.device) -> Arguments:
-        q, w = _e4m3(d, PREFILL, INDEX_HEADS, INDEX_DIM), _f32(d, PREFILL, INDEX_HEADS)
+        q, w = _e4m3(d, PREFILL, INDEX_HEADS, INDEX_DIM), f32(d, PREFILL, INDEX_HEADS)
         starts = torch.zeros(PREFILL, dtype=torch.int32, device=d)
         ends = torch.arange(KEYS - PREFILL + 1, KEYS + 1, dtype=torch.int32, device=d)
-        return (q, w, _e4m3(d, KEYS, INDEX_DIM), _f32(d, KEYS), starts, ends), {"width": KEYS}
+        return (q, w, _e4m3(d, KEYS, INDEX_DIM), f32(d, KEYS), starts, ends), {"width": KEYS}
 
     def decode(d: torch.device) -> Arguments:
-        q, w = _e4m3(d, DECODE, INDEX_HEADS, INDEX_DIM), _f32(d, DECODE, INDEX_HEADS)
+        q, w = _e4m3(d, DECODE, INDEX_HEADS, INDEX_DIM), f32(d, DECODE, INDEX_HEADS)
         batch = _batch(d, DECODE, DECODE)
         rows = (batch.req_rows, batch.lengths, batch.block_table)
         return (q, w, _cache(d, DECODE), *rows), {"width": KEYS}
 
     def select(d: torch.device) -> Arguments:
-        q, w = _e4m3(d, DECODE, INDEX_HEADS, INDEX_DIM), _f32(d, DECODE, INDEX_HEADS)
+        q, w = _e4m3(d, DECODE, INDEX_HEADS, INDEX_DIM), f32(d, DECODE, INDEX_HEADS)
         return (q, w, _cache(d, DECODE), _batch(d, DECODE, DECODE), TOP_K), {}
 
     def rank(d: torch.device) -> Arguments:
         lengths = torch.full((DECODE,), 4 * KEYS, dtype=torch.int32, device=d)
-        return (_f32(d, DECODE, 4 * KEYS), lengths, TOP_K), {}
+        return (f32(d, DECODE, 4 * KEYS), lengths, TOP_K), {}
 
     def to_slot(d: torch.device) -> Arguments:
         batch = _batch(d, PREFILL, 1)
@@ -232,7 +235,7 @@ def _indexer() -> list[Workload]:
 
 def _attention() -> list[Workload]:
     def sparse(d: torch.device, rows: int, requests: int, kv_dtype: str) -> Arguments:
-        q = _bf16(d, rows, HEADS, LATENT + ROPE)
+        q = bf16(d, rows, HEADS, LATENT + ROPE)
         arguments = (q, _cache(d, requests, kv_dtype), _batch(d, rows, requests), TOP_K)
         return arguments, {"latent": LATENT, "scale": 0.1352337788608801}
 
@@ -244,10 +247,10 @@ def _attention() -> list[Workload]:
         return Cost(bytes=keys * KV_ROW[kv_dtype] + heads + 4 * rows * TOP_K, flops=flops)
 
     def dense(d: torch.device) -> Arguments:
-        q, k = (_bf16(d, PREFILL, HEADS, NOPE + ROPE) for _ in range(2))
+        q, k = (bf16(d, PREFILL, HEADS, NOPE + ROPE) for _ in range(2))
         starts = torch.tensor([0, PREFILL], dtype=torch.int32, device=d)
         scale = (NOPE + ROPE) ** -0.5
-        v = _bf16(d, PREFILL, HEADS, VALUE)
+        v = bf16(d, PREFILL, HEADS, VALUE)
         return (q, k, v, starts, starts), {"scale": scale, "max_queries": PREFILL}
 
     width = NOPE + ROPE
@@ -271,6 +274,14 @@ def _attention() -> list[Workload]:
     ]
 
 
+def expert_cost(rows: int) -> Cost:
+    """Of `rows` tokens that take CHOSEN experts each, and the shared one."""
+    touched = EXPERTS * (1 - (1 - CHOSEN / EXPERTS) ** rows) + 1  # expected, for uniform routing
+    weights = touched * 3 * EXPERT_WIDTH * HIDDEN * 2
+    flops = 2 * rows * (CHOSEN + 1) * 3 * EXPERT_WIDTH * HIDDEN
+    return Cost(bytes=weights + 4 * rows * HIDDEN, flops=flops)
+
+
 def _experts() -> list[Workload]:
     joined = EXPERTS + 1  # the shared expert is one more that every row takes
 
@@ -279,18 +290,12 @@ def _experts() -> list[Workload]:
         return torch.cat([chosen, chosen.new_full((rows, 1), EXPERTS)], dim=1)
 
     def experts(d: torch.device, rows: int) -> Arguments:
-        w13, w2 = _bf16(d, joined, 2 * EXPERT_WIDTH, HIDDEN), _bf16(d, joined, HIDDEN, EXPERT_WIDTH)
-        return (_bf16(d, rows, HIDDEN), ids(d, rows), _f32(d, rows, CHOSEN + 1), w13, w2), {}
-
-    def expert_cost(rows: int) -> Cost:
-        touched = EXPERTS * (1 - (1 - CHOSEN / EXPERTS) ** rows) + 1  # expected, for uniform routing
-        weights = touched * 3 * EXPERT_WIDTH * HIDDEN * 2
-        flops = 2 * rows * (CHOSEN + 1) * 3 * EXPERT_WIDTH * HIDDEN
-        return Cost(bytes=weights + 4 * rows * HIDDEN, flops=flops)
+        w13, w2 = bf16(d, joined, 2 * EXPERT_WIDTH, HIDDEN), bf16(d, joined, HIDDEN, EXPERT_WIDTH)
+        return (bf16(d, rows, HIDDEN), ids(d, rows), f32(d, rows, CHOSEN + 1), w13, w2), {}
 
     def route(d: torch.device) -> Arguments:
         sizes: dict[str, Any] = {"n_group": 8, "topk_group": 4, "top_k": CHOSEN, "norm": True, "scaling": 2.5}
-        return (_bf16(d, PREFILL, HIDDEN), _f32(d, EXPERTS, HIDDEN), _f32(d, EXPERTS)), sizes
+        return (bf16(d, PREFILL, HIDDEN), f32(d, EXPERTS, HIDDEN), f32(d, EXPERTS)), sizes
 
     def sort(d: torch.device) -> Arguments:
         return (ids(d, PREFILL),), {"num_experts": joined, "tile": 64}
@@ -326,20 +331,20 @@ def _fused() -> list[Workload]:
         return Rotary(cos=cos, sin=sin, interleaved=True, index_interleaved=False)
 
     def norm_rope(d: torch.device) -> Arguments:
-        projected = _bf16(d, PREFILL, QUERY_RANK + LATENT + ROPE + INDEX_DIM + INDEX_HEADS)
+        projected = bf16(d, PREFILL, QUERY_RANK + LATENT + ROPE + INDEX_DIM + INDEX_HEADS)
         norms = LatentNorms(
-            q=_f32(d, QUERY_RANK),
-            kv=_f32(d, LATENT),
+            q=f32(d, QUERY_RANK),
+            kv=f32(d, LATENT),
             eps=1e-6,
-            index_weight=_f32(d, INDEX_DIM),
-            index_bias=_f32(d, INDEX_DIM),
+            index_weight=f32(d, INDEX_DIM),
+            index_bias=f32(d, INDEX_DIM),
         )
         return (projected, norms, rotary(d), _batch(d, PREFILL, 1), _cache(d, 1)), {"hadamard": True}
 
     def query(d: torch.device) -> Arguments:
-        projected = _bf16(d, PREFILL, HEADS * (NOPE + ROPE) + INDEX_HEADS * INDEX_DIM)
+        projected = bf16(d, PREFILL, HEADS * (NOPE + ROPE) + INDEX_HEADS * INDEX_DIM)
         positions = _below(d, KEYS, PREFILL, dtype=torch.int64)
-        w_uk, weights = _bf16(d, HEADS, NOPE, LATENT), _bf16(d, PREFILL, INDEX_HEADS)
+        w_uk, weights = bf16(d, HEADS, NOPE, LATENT), bf16(d, PREFILL, INDEX_HEADS)
         sizes: dict[str, Any] = {"index_dim": INDEX_DIM, "index_dtype": "fp8", "hadamard": True}
         return (projected, w_uk, rotary(d), positions, weights), sizes
 
@@ -381,7 +386,7 @@ def _sampling() -> list[Workload]:
         }
 
     def sample(d: torch.device) -> Arguments:
-        return (_f32(d, rows, VOCABULARY),), parameters(d)
+        return (f32(d, rows, VOCABULARY),), parameters(d)
 
     cost = Cost(bytes=4 * rows * VOCABULARY)
     return [Workload(op="sample", label=f"{rows} rows of {VOCABULARY}", cost=cost, arguments=sample)]
