@@ -244,3 +244,28 @@ def test_sparse_and_decode_tokens_of_a_recomputed_request(runner):
     assert after.prompt_tokens - before.prompt_tokens == 6
     assert after.decode_tokens - before.decode_tokens == known - 6
     assert after.decode_tokens_sparse - before.decode_tokens_sparse == known - 8
+
+
+def test_parameters_and_seeds_follow_their_request_through_reused_slots(runner):
+    """Three slots, twelve requests: a slot's or row's last parameters must not reach its next request."""
+    todo = [
+        request(
+            i,
+            prompts(1, low=3, high=40, seed=i)[0],
+            max_tokens=4 + 3 * (i % 4),
+            temperature=(0.0, 3.0, 6.0)[i % 3],
+            top_k=(0, 7, 2, 0)[i % 4],
+            top_p=(1.0, 0.9)[i % 2],
+            seed=(100 + i, None)[i % 5 == 0],
+        )
+        for i in range(12)
+    ]
+    crowd = make_engine(runner, max_num_seqs=3)
+    for one in todo:
+        crowd.add(one)
+    together = run_until_idle(crowd)
+    for one in todo:
+        alone = make_engine(runner)
+        alone.add(one)
+        expected = tokens_of(run_until_idle(alone)[one.request_id])
+        assert tokens_of(together[one.request_id]) == expected, f"request {one.request_id}"

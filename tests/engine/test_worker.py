@@ -15,13 +15,30 @@ from paths.api import EngineConfig, FinishReason, ModelSource
 from tests.engine.mock import request
 
 ROOT = Path(__file__).parents[2]
+# a path package of its own: fails inside `step` as a broken pipe of the engine's own would
+FAILING = """
+from paths.scripted import ScriptedPath
+
+
+class Failing(ScriptedPath):
+    def start(self, config):
+        engine = super().start(config)
+        engine.step = self.fail
+        engine.has_work = lambda: True
+        return engine
+
+    def fail(self):
+        raise {error}
+"""
 
 
 @pytest.fixture
 def start():
     running = []
 
-    def _start(options: dict, impl: str = "paths.scripted:ScriptedPath") -> Connection:
+    def _start(
+        options: dict, impl: str = "paths.scripted:ScriptedPath", sys_path: tuple[str, ...] = ()
+    ) -> Connection:
         ours, theirs = socket.socketpair()
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "paths.worker", "--fd", str(theirs.fileno())],
@@ -37,7 +54,7 @@ def start():
             model=ModelSource(name="none", hf_config={"vocab_size": 50}, checkpoint="dummy"),
             options=options,
         )
-        connection.send(("config", config, "nonce-1", []))
+        connection.send(("config", config, "nonce-1", list(sys_path)))
         return connection
 
     yield _start
@@ -86,3 +103,23 @@ def test_abort_ends_a_request(start):
     connection.send(("abort", [1]))
     (event,) = until(connection, "events")[1]
     assert (event.request_id, event.finish_reason) == (1, FinishReason.ABORT)
+
+
+@pytest.mark.parametrize(
+    "error", ["EOFError('of a file')", "BrokenPipeError('of a child')", "OSError('any')"]
+)
+def test_an_engines_own_io_error_is_a_crash_and_not_a_lost_harness(start, tmp_path, error):
+    (tmp_path / "failing_path.py").write_text(FAILING.format(error=error))
+    connection = start({}, impl="failing_path:Failing", sys_path=(str(tmp_path),))
+    _, kind, message = until(connection, "fatal")
+    name, text = error.removesuffix("')").split("('")
+    assert (kind, message) == ("crash", f"{name}: {text}")
+
+
+def test_progress_comes_before_ready(start):
+    connection = start({})
+    seen = []
+    while not seen or seen[-1][0] != "ready":
+        assert connection.poll(30)
+        seen.append(connection.recv())
+    assert [message[1] for message in seen[:-1]] == ["loading scripted (none, dummy)", "warming up"]

@@ -95,6 +95,7 @@ def test_replay_is_eager_bit_for_bit_for_long(arm, seed):
     check(ARMS[arm], steps=5 * STEPS, seed=seed)
 
 
+@pytest.mark.slow
 @pytest.mark.no_poison
 def test_replay_of_compiled_pieces_is_their_eager_run_bit_for_bit():
     check(COMPILED, steps=STEPS, seed=0)
