@@ -22,6 +22,7 @@ _WORTH_A_COLUMN = (
     "burstiness", "seed",
 )  # fmt: skip
 
+_OPTION = "options."
 _LATENCIES = {
     "ttft_p50_ms": "TTFT p50 ms ↓",
     "ttft_sched_p50_ms": "TTFT from schedule p50 ms ↓",
@@ -70,16 +71,22 @@ def _print_reason(record: Record) -> None:
 
 
 def _varied(records: Sequence[Record]) -> list[str]:
-    """Settings in which the records differ, apart from the columns that are always there."""
-    settings = [_settings(record) for record in records]
-    names = dict.fromkeys(name for each in settings for name in each)
-    return [name for name in names if len({repr(each.get(name)) for each in settings}) > 1]
+    """Settings in which the records differ, apart from the columns that are always there.
+
+    Options belong to their path: two paths differ in them anyway, so they must differ within one.
+    """
+    values: dict[str, dict[str, set[str]]] = {}  # name → path → values
+    for record in records:
+        for name, value in _settings(record).items():
+            path = str(record.requested["path"]) if name.startswith(_OPTION) else ""
+            values.setdefault(name, {}).setdefault(path, set()).add(repr(value))
+    return [name for name, by_path in values.items() if any(len(each) > 1 for each in by_path.values())]
 
 
 def _settings(record: Record) -> dict[str, Any]:
     """What may get a column, by name; the path's own options one by one."""
     requested = record.requested
-    options = {f"options.{name}": value for name, value in requested["options"].items()}
+    options = {f"{_OPTION}{name}": value for name, value in requested["options"].items()}
     return {name: requested[name] for name in _WORTH_A_COLUMN} | options
 
 

@@ -38,6 +38,15 @@ def test_an_open_loop_shows_the_latency_from_the_schedule(shown):
     assert "TTFT p50 ms" in both and "TTFT from schedule p50 ms" in both
 
 
+def test_an_option_gets_a_column_where_one_path_varies_it(shown):
+    one = make(0, requested={"options": {"graphs": "none", "gap_ms": 1}})
+    other_path = make(1, requested={"path": "generic_mrv1", "options": {"graphs": "full", "gap_ms": 1}})
+    assert "options." not in shown(one, other_path)
+    same_path = make(2, requested={"options": {"graphs": "full", "gap_ms": 1}})
+    text = shown(one, same_path)
+    assert "options.graphs" in text and "options.gap_ms" not in text
+
+
 def test_what_did_not_run_as_labelled_stands_above_the_table(shown):
     died = make(0, state="FAILED", reason="it crashed", metrics={}, label="first")
     wrong = make(1, state="PATH_MISMATCH", reason="runner V1", metrics={}, label="second")
