@@ -18,8 +18,6 @@ from paths.kernels.tools import binary, compilation
 from paths.kernels.tools.catalog import find_ops
 from paths.kernels.tools.tables import BEGIN, END, write_document
 
-pytestmark = pytest.mark.slow  # minutes of interpreting or compiling kernels
-
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"
 
 
