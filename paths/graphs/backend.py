@@ -39,6 +39,9 @@ class Recording(Protocol):
     def eager(self, function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Append an eager part behind the last segment. It has run already; its arguments stay alive."""
 
+    def keep(self, tensor: Tensor) -> None:
+        """A buffer that an eager part has made for the segments behind it."""
+
     def finish(self) -> Replay:
         """The replay of everything recorded."""
 

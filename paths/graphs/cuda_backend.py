@@ -54,6 +54,7 @@ class CudaRecording:
         self._open: torch.cuda.CUDAGraph | None = None
         self._steps: list[Callable[[], None]] = []
         self._read_by_breaks: list[Tensor] = []  # strong: the pool hands out what nobody holds
+        self._kept: list[Tensor] = []
 
     def begin(self) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -79,6 +80,9 @@ class CudaRecording:
         self._steps.append(partial(function, *args, **kwargs))
         self._read_by_breaks.extend(tensors_in((args, kwargs)))
 
+    def keep(self, tensor: Tensor) -> None:
+        self._kept.append(tensor)
+
     def finish(self) -> Replay:
         steps = tuple(self._steps)
 
@@ -86,4 +90,8 @@ class CudaRecording:
             for step in steps:
                 step()
 
-        return Replay(run=run, buffers=tuple(self._read_by_breaks), memory_bytes=0)
+        return Replay(
+            run=run,
+            buffers=(*self._read_by_breaks, *self._kept),
+            memory_bytes=sum(tensor.nbytes for tensor in self._kept),  # the rest is the pool's
+        )

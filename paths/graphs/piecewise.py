@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.passes.split_module import split_module
 
 from paths.graphs.breakable import running_capture
+from paths.graphs.recorded import tensors_in
 
 Runnable = Callable[..., Any]
 
@@ -169,6 +170,8 @@ class SplitOps:
             return self._forward(*args)
         part = _BufferedPart(self._forward)
         capture.at_break(part, args, {})
+        for buffer in tensors_in(part.result):
+            capture.recording.keep(buffer)
         return part.result
 
 

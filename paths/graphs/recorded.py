@@ -96,6 +96,9 @@ class RecordedPass:
     def eager(self, function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._mode.record(function, args, kwargs, None)
 
+    def keep(self, tensor: Tensor) -> None:
+        self._mode.buffers.append(tensor)
+
     def finish(self) -> Replay:
         return self._mode.finish(self._native)
 
@@ -107,7 +110,7 @@ class _Recorder(TorchDispatchMode):
         self._instructions: list[Instruction] = []
         self._values: dict[int, Value] = {}
         self._kept: list[Tensor] = []  # alive until the end: an id must not come back as another tensor
-        self._buffers: list[Tensor] = []
+        self.buffers: list[Tensor] = []  # allocated, not computed
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -119,7 +122,7 @@ class _Recorder(TorchDispatchMode):
         _refuse_unreplayable(func, args)
         result = func(*args, **kwargs)
         if func in ALLOCATIONS:
-            self._buffers.append(result)
+            self.buffers.append(result)
         elif not self._is_static_view(func, args, kwargs, result):
             self.record(func, args, kwargs, result)
         return result
@@ -145,7 +148,7 @@ class _Recorder(TorchDispatchMode):
             instructions = join_stretches(instructions, native)
         run = compile_program(instructions)
         replay = Replay(
-            run=run, buffers=tuple(self._buffers), memory_bytes=sum(b.nbytes for b in self._buffers)
+            run=run, buffers=tuple(self.buffers), memory_bytes=sum(b.nbytes for b in self.buffers)
         )
         self._instructions, self._kept, self._values = [], [], {}
         return replay

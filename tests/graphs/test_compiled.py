@@ -90,6 +90,15 @@ def test_pieces_and_kernels_are_counted_as_without_graphs(compiled):
     assert driver.forward.counts.steps == {"NONE": 0, "PIECEWISE": 2, "FULL": 2}
 
 
+def test_buffers_of_the_breaks_are_counted(compiled):
+    driver = GraphDriver(compiled, PIECEWISE_ONLY)
+    config = compiled.config
+    row = 4 * config.num_attention_heads * config.kv_lora_rank
+    rows = sum(d.num_tokens for d in driver.forward._graphs)
+    output = 64 * config.hidden_size * 4
+    assert driver.forward.captured.memory_bytes == config.num_hidden_layers * rows * row + output
+
+
 def test_eager_generic_model_has_full_graphs_only():
     model = generic_model(layers=2, compiled=False)
     with pytest.raises(UserError, match="neither compiled nor breakable"):

@@ -136,7 +136,7 @@ class Logged(RecordedBackend):
         class Wrapper:
             sees_kernels = False
             call, eager = recording.call, recording.eager
-            abort, finish = recording.abort, recording.finish
+            abort, keep, finish = recording.abort, recording.keep, recording.finish
 
             def begin(self):
                 log.append("capture_begin")

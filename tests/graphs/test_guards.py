@@ -327,6 +327,7 @@ def test_a_model_that_cannot_be_captured_is_refused_at_once(small_model):
         GraphDriver(Plain(), PIECEWISE_ONLY)
 
 
+@pytest.mark.no_poison  # the graph would fill its buffers again
 def test_what_stands_in_padding_rows_changes_no_bit(model):
     """It would decide which experts they take, and so how the live rows' products are grouped."""
     driver, results = GraphDriver(model, PIECEWISE_ONLY), []
