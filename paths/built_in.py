@@ -131,7 +131,7 @@ def _explain(error: ValidationError, path: str) -> str:
     if first["type"] == "missing":
         return f"path.options.{name}: missing in path {path}; allowed: {allowed}"
     given = first["input"]
-    shown = str(given).lower() if isinstance(given, bool) else given
+    shown = "null" if given is None else str(given).lower() if isinstance(given, bool) else given
     return f"path.options.{name}={shown}: not allowed; allowed: {allowed}"
 
 
