@@ -22,6 +22,7 @@ from paths.engine.parallel import ParallelGroup
 from paths.graphs.breakable import break_point
 from paths.kernels.registry import Kernels
 from paths.models.config import ModelConfig
+from paths.models.gemm import writes_float32
 from paths.models.rope import rope_tables
 from paths.models.weights import LayerWeights, MlpWeights, MoeWeights, Weights
 
@@ -118,6 +119,8 @@ class DsaModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden `[N, Dm]` → float32 `[N, V]`."""
+        if writes_float32(hidden):
+            return torch.mm(hidden, self._lm_head.t(), out_dtype=torch.float32)
         return self._fused.linear(hidden, self._lm_head).float()
 
     def compile_mode(self) -> str:

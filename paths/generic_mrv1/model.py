@@ -19,6 +19,7 @@ from paths.kernels.add_rms_norm.torch_impl import add_rms_norm
 from paths.kernels.registry import Kernels
 from paths.kernels.rms_norm.torch_impl import rms_norm
 from paths.models.config import ModelConfig
+from paths.models.gemm import writes_float32
 from paths.models.rope import rope_tables
 from paths.models.weights import Weights
 
@@ -93,6 +94,8 @@ class GenericModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden `[N, Dm]` → float32 `[N, V]`."""
         with torch.inference_mode():
+            if writes_float32(hidden):
+                return torch.mm(hidden, self._lm_head.t(), out_dtype=torch.float32)
             return F.linear(hidden, self._lm_head).float()
 
     def compile_mode(self) -> str:

@@ -269,3 +269,13 @@ def test_parameters_and_seeds_follow_their_request_through_reused_slots(runner):
         alone.add(one)
         expected = tokens_of(run_until_idle(alone)[one.request_id])
         assert tokens_of(together[one.request_id]) == expected, f"request {one.request_id}"
+
+
+def test_seeds_make_the_answers(runner):
+    """Equal prompts: equal seeds answer alike, other seeds otherwise, whichever slots they are in."""
+    engine = make_engine(runner, max_num_seqs=2)
+    for i, seed in enumerate((1, 2, 1, 3, 2)):
+        engine.add(request(i, [4, 5, 6], max_tokens=12, temperature=5.0, seed=seed))
+    tokens = {i: tokens_of(e) for i, e in run_until_idle(engine).items()}
+    assert tokens[0] == tokens[2] and tokens[1] == tokens[4]
+    assert len({tuple(t) for t in tokens.values()}) == 3
