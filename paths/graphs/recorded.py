@@ -35,6 +35,15 @@ UNREPLAYABLE_TAGS = {
     torch.Tag.dynamic_output_shape: "its shape depends on the data",
     torch.Tag.nondeterministic_seeded: "it is random",
 }
+# composed operators without a tag, which inference mode shows whole
+READS_VALUES = frozenset(
+    {
+        aten.item.default,
+        aten.is_nonzero.default,
+        aten.where.default,
+        aten.repeat_interleave.self_Tensor,
+    }
+)
 MASKS = (torch.bool, torch.uint8)
 READS_HOST = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default})
 
@@ -207,6 +216,8 @@ def _refuse_unreplayable(func: Any, args: tuple[Any, ...]) -> None:
     reason = next((why for tag, why in UNREPLAYABLE_TAGS.items() if tag in func.tags), None)
     if func is aten.index.Tensor and not any(mask.dtype in MASKS for mask in tensors_in(args[1])):
         reason = None  # only a mask makes its shape depend on the data
+    if func in READS_VALUES:
+        reason = "it depends on the data"
     if func in READS_HOST:
         reason = "it reads the host's memory"
     if reason is not None:
