@@ -16,6 +16,13 @@ from harness.cell import Cell
 from harness.composition import Composer, packaged_conf
 from harness.environment import code_revision, harness_version
 from harness.errors import ExitCode, one_line
+from harness.experiment import (
+    Experiment,
+    arms,
+    read_experiment,
+    without_experiment,
+    without_path_options,
+)
 from harness.overrides import expand_sweeps
 from harness.selection import compose_choice, make_cell
 from paths.api import UserError
@@ -43,17 +50,20 @@ def _dispatch(arguments: Arguments, command: str) -> ExitCode:
     if not arguments.overrides:
         return _say_what_to_type(composer)
     choices = expand_sweeps(arguments.overrides, composer.groups)
-    verb = composer.compose(choices[0]).get("cmd")
+    composed = composer.compose(without_path_options(choices[0]))
+    verb = composed.get("cmd")
     if verb == "list":
         from harness.listing import print_listing
 
-        return print_listing(composer, choices[0], arguments.config_dirs)
+        return print_listing(composer, without_experiment(choices[0]), arguments.config_dirs)
     if verb == "doctor":
         from harness.doctor import print_diagnosis
 
-        return print_diagnosis(composer, choices[0])
-    cells = _cells(composer, choices)
-    return _measure(cells, arguments, command)
+        return print_diagnosis(composer, without_experiment(choices[0]))
+    experiment = read_experiment(composed, composer.groups["path"])
+    if experiment is not None:
+        choices = arms(experiment, arguments.overrides, composer.groups)
+    return _measure(_cells(composer, choices), experiment, arguments, command)
 
 
 def _cells(composer: Composer, choices: Sequence[tuple[str, ...]]) -> list[Cell]:
@@ -62,12 +72,14 @@ def _cells(composer: Composer, choices: Sequence[tuple[str, ...]]) -> list[Cell]
     return [make_cell(composer, choice, revision=revision) for choice in choices]
 
 
-def _measure(cells: Sequence[Cell], arguments: Arguments, command: str) -> ExitCode:
+def _measure(
+    cells: Sequence[Cell], experiment: Experiment | None, arguments: Arguments, command: str
+) -> ExitCode:
     from harness import console
     from harness.plan import build_plan
     from harness.preflight import check_launches
 
-    launches, duplicates = build_plan(cells)
+    launches, duplicates = build_plan(cells, rounds=experiment.rounds if experiment else None)
     preflight = check_launches(launches, [str(folder) for folder in arguments.config_dirs])
     console.print_plan(launches, duplicates)
     if cells[0].config.dry_run:
@@ -77,7 +89,13 @@ def _measure(cells: Sequence[Cell], arguments: Arguments, command: str) -> ExitC
         return ExitCode.OK
     from harness.run import run_plan
 
-    return run_plan(launches, preflight=preflight, config_dirs=arguments.config_dirs, command=command)
+    return run_plan(
+        launches,
+        preflight=preflight,
+        config_dirs=arguments.config_dirs,
+        command=command,
+        experiment=experiment,
+    )
 
 
 def _inspect(arguments: Arguments, composer: Composer) -> ExitCode:

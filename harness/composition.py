@@ -99,7 +99,7 @@ class Composer:
             if override.key_or_group == "path" and self._is_plugin(override.value()):
                 plugin = str(override.value())
             else:
-                overrides.append(text if not text.startswith("path=") else f"+{text}")
+                overrides.append(f"+{text}" if text.startswith(("path=", "experiment=")) else text)
         with initialize_config_dir(str(self.folders[0]), version_base=None):
             config = compose(CONFIG_NAME, overrides=overrides)
         if plugin is not None:

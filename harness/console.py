@@ -40,7 +40,11 @@ def print_plan(launches: Sequence[Launch], duplicates: int) -> None:
     err.print(f"[bold]Plan[/]: {cells} cells on {len(launches)} launches")
     if duplicates:
         err.print(f"[yellow]note[/]: {duplicates} duplicate cells left out")
+    seen: set[int] = set()
     for launch in launches:
+        if launch.round is not None and launch.round not in seen:
+            seen.add(launch.round)
+            err.print(f"[bold]Round {launch.round}[/]")
         err.print(f"  {launch.launch_id} (pair {launch.pair}, slot {launch.slot}) engine {launch.engine_id}")
         for cell in launch.cells:
             err.print(f"      {escape(cell.label)}  [dim]{cell.cell_id}[/]")

@@ -16,7 +16,17 @@ from paths.api import UserError
 
 # one value per run: a sweep over them would compare nothing
 NOT_SWEPT = frozenset(
-    {"cmd", "measure_s", "warmup_s", "timeout_s", "request_timeout_s", "threads", "dry_run", "out_dir"}
+    {
+        "cmd",
+        "experiment",
+        "measure_s",
+        "warmup_s",
+        "timeout_s",
+        "request_timeout_s",
+        "threads",
+        "dry_run",
+        "out_dir",
+    }
 )
 
 MOST_CELLS = 10_000  # of one command; more is a mistyped range
@@ -29,9 +39,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def parse_override(text: str) -> Override:
-    """One override. `path=` and `++path=` read as `+path=`. Raises UserError."""
+    """One override. `path=` and `++path=` read as `+path=`, `experiment=` alike. Raises UserError."""
     spelled = text.lstrip("+")
-    if spelled.startswith("path="):
+    if spelled.startswith(("path=", "experiment=")):
         text = f"+{spelled}"
     if "=" not in text and not text.startswith("~"):
         raise UserError(f"{text!r} is not key=value; a flag starts with --, see python -m harness --help")
@@ -72,7 +82,7 @@ def _values(override: Override, groups: Mapping[str, Sequence[str]]) -> list[str
         assert override.input_line is not None
         return [override.input_line]
     key = override.key_or_group
-    if key in NOT_SWEPT or key.startswith("debug"):
+    if key in NOT_SWEPT or key.startswith(("debug", "experiment.")):
         raise UserError(f"{override.input_line}: {key} has one value per run; run twice to compare two")
     value = override.value()
     try:

@@ -21,6 +21,7 @@ class Launch:
     pair: int
     slot: int
     order: int
+    round: int | None = None  # of an experiment, from 1
     cells: tuple[Cell, ...]
 
     @property
@@ -35,6 +36,7 @@ class Launch:
             "pair": self.pair,
             "slot": self.slot,
             "order": self.order,
+            "round": self.round,
             "engine_id": self.engine_id,
             "arm_id": first.arm_id,
             "path": first.engine.path,
@@ -44,11 +46,12 @@ class Launch:
         }
 
 
-def build_plan(cells: Sequence[Cell]) -> tuple[list[Launch], int]:
+def build_plan(cells: Sequence[Cell], *, rounds: int | None = None) -> tuple[list[Launch], int]:
     """Launches in execution order, and how many duplicate cells were left out.
 
     Cells with the same engine share a launch, in the order in which they were asked for. Every second pair
-    runs its paths in reverse (A B, B A, …), so that no path always runs first.
+    runs its paths in reverse (A B, B A, …), so that no path always runs first. With `rounds`, all of it is
+    done so often, and what one round runs forwards the next runs in reverse.
     """
     unique: dict[tuple[str, str], Cell] = {}
     for cell in cells:
@@ -59,13 +62,21 @@ def build_plan(cells: Sequence[Cell]) -> tuple[list[Launch], int]:
         engines = pairs.setdefault(_without_path(cell), {})
         engines.setdefault(cell.engine.identity(), []).append(cell)
     launches: list[Launch] = []
-    for pair, engines in enumerate(pairs.values()):
-        groups = list(engines.values())
-        for slot, group in enumerate(reversed(groups) if pair % 2 else groups):
-            order = len(launches)
-            launches.append(
-                Launch(launch_id=f"L{order:03d}", pair=pair, slot=slot, order=order, cells=tuple(group))
-            )
+    for turn in range(rounds or 1):
+        for index, engines in enumerate(pairs.values()):
+            groups = list(engines.values())
+            for slot, group in enumerate(reversed(groups) if (turn + index) % 2 else groups):
+                order = len(launches)
+                launches.append(
+                    Launch(
+                        launch_id=f"L{order:03d}",
+                        pair=turn * len(pairs) + index,
+                        slot=slot,
+                        order=order,
+                        round=None if rounds is None else turn + 1,
+                        cells=tuple(group),
+                    )
+                )
     return launches, len(cells) - len(ordered)
 
 

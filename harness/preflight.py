@@ -46,9 +46,14 @@ def describe_path(cell: Cell, sys_path: Sequence[str]) -> Description | Unsuppor
 
 @dataclass(kw_only=True)
 class Workloads:
-    """Prompts of the cells of one launch. Cells with one data set get a part of it each."""
+    """Prompts of the cells of one launch. Cells with one data set get a part of it each.
+
+    In an experiment each round has prompts of its own, the same on all of its launches.
+    """
 
     cells: Sequence[Cell]
+    round: int | None = None  # from 1
+    rounds: int = 1
     _datasets: dict[str, Dataset] = field(default_factory=dict)
     _sent: set[str] = field(default_factory=set)  # hashes of the data set prompts that the engine was sent
 
@@ -66,7 +71,7 @@ class Workloads:
             isl=cell.isl,
             osl=cell.osl,
             seed=cell.config.seed,
-            salt=[cell.cell_id],
+            salt=[cell.cell_id] if self.round is None else [cell.cell_id, f"round {self.round}"],
             hf_config=engine.model.hf_config,
             tokenizer=tokenizer,
             dataset=self._part(cell, tokenizer) if workload.kind == "dataset" else None,
@@ -76,7 +81,8 @@ class Workloads:
         file = cell.config.workload.file
         sharing = [other.cell_id for other in self.cells if other.config.workload.file == file]
         dataset = self._dataset(cell, tokenizer)
-        return DatasetSource(dataset.part(sharing.index(cell.cell_id), len(sharing)), self._sent)
+        place = sharing.index(cell.cell_id) + len(sharing) * ((self.round or 1) - 1)
+        return DatasetSource(dataset.part(place, len(sharing) * self.rounds), self._sent)
 
     def _dataset(self, cell: Cell, tokenizer: Path | None) -> Dataset:
         file = Path(cell.config.workload.file or "").expanduser().resolve()
@@ -136,7 +142,11 @@ class Preflight:
 
 def check_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> Preflight:
     """Raises UserError when the configuration is such that a cell could never be measured."""
-    workloads = {launch.launch_id: Workloads(cells=launch.cells) for launch in launches}
+    rounds = max(launch.round or 1 for launch in launches)
+    workloads = {
+        launch.launch_id: Workloads(cells=launch.cells, round=launch.round, rounds=rounds)
+        for launch in launches
+    }
     for workload in workloads.values():
         workload.check()
     return Preflight(workloads=workloads, unsupported=_unsupported(launches, sys_path))

@@ -79,6 +79,7 @@ class Recorder:
             pair=launch.pair,
             slot=launch.slot,
             order=launch.order,
+            round=launch.round,
             label=cell.label,
             state=outcome.state,
             reason=one_line(outcome.reason) if outcome.reason else None,

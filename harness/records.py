@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness.experiment import Experiment
 from harness.percentiles import METHOD
 
 SCHEMA_VERSION = "1.2.0"
@@ -97,6 +98,7 @@ class Record(_Model):
     pair: int
     slot: int
     order: int  # position in the run's execution order
+    round: int | None = None  # of an experiment, from 1
     label: str  # short human name of the cell
     state: CellState
     reason: str | None = None
@@ -140,6 +142,7 @@ class RunInfo(_Model):
     harness_version: str
     environment: dict[str, Any]
     percentile_method: str = METHOD  # of every percentile in the records
+    experiment: Experiment | None = None  # what the launches of the plan are rounds of
     plan: list[dict[str, Any]]  # one entry per launch: engine_id, arm, cells in order
 
 

@@ -16,6 +16,7 @@ from harness.effective import effective_of_cell, without_counts
 from harness.environment import blocked_variables, fingerprint, harness_version
 from harness.errors import ExitCode, most_severe, one_line
 from harness.expectation import mismatches
+from harness.experiment import Experiment
 from harness.launch import EngineProcess, ProcessesSurvived, Ready
 from harness.measurement import Measurement
 from harness.plan import Launch
@@ -39,7 +40,12 @@ from paths.api import UserError
 
 
 def run_plan(
-    launches: Sequence[Launch], *, preflight: Preflight, config_dirs: Sequence[Path], command: str
+    launches: Sequence[Launch],
+    *,
+    preflight: Preflight,
+    config_dirs: Sequence[Path],
+    command: str,
+    experiment: Experiment | None = None,
 ) -> ExitCode:
     """Run everything and return the exit code.
 
@@ -48,7 +54,7 @@ def run_plan(
     with interruptible():
         out_dir = launches[0].cells[0].config.out_dir
         folder = RunFolder.create(out_dir)
-        run = _Run(launches, folder, preflight, config_dirs, command)
+        run = _Run(launches, folder, preflight, config_dirs, command, experiment)
         try:
             run.prepare()
         except OSError as error:
@@ -87,6 +93,7 @@ class _Run:
         preflight: Preflight,
         config_dirs: Sequence[Path],
         command: str,
+        experiment: Experiment | None,
     ) -> None:
         self._launches = launches
         self._folder = folder
@@ -107,6 +114,7 @@ class _Run:
             started_at=now_text(),
             harness_version=harness_version(),
             environment=fingerprint(blocked_variables(os.environ)),
+            experiment=experiment,
             plan=[launch.describe() for launch in launches],
         )
 

@@ -235,7 +235,7 @@ class ScriptedEngine:
 
     def effective(self) -> Effective:
         return Effective(
-            path="scripted",
+            path=self._config.path,
             model_class="none",
             model_module="none",
             runner="script",
