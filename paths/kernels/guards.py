@@ -17,7 +17,7 @@ from torch import Tensor
 from paths.engine.batch import PAGE_SIZE, ForwardBatch
 
 
-def checked(package: str, folder: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def checked(package: str, folder: str, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` behind its op's own check, which takes the same arguments and raises.
 
     That is `check_indices` of the folder's checks.py or, where a folder has several ops, `check_<op>`. An op
@@ -26,8 +26,7 @@ def checked(package: str, folder: str, function: Callable[..., Any]) -> Callable
     if find_spec(f"{package}.{folder}.checks") is None:
         return function
     checks = import_module(f"{package}.{folder}.checks")
-    # a C++ function need not know its name, but its folder has one op
-    own = getattr(checks, f"check_{getattr(function, '__name__', '')}", None)
+    own = getattr(checks, f"check_{op}", None)
     check_indices = own or checks.check_indices
 
     @wraps(function)

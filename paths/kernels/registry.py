@@ -68,7 +68,7 @@ class Kernels:
         _check_names(wanted)
         chosen = {op: self._load(op, name) for op, name in wanted.items()}
         self._functions = {
-            op: checked("paths.kernels", OPS[op], function) if checks else function
+            op: checked("paths.kernels", OPS[op], op, function) if checks else function
             for op, (_, function) in chosen.items()
         }
         self.checks = checks

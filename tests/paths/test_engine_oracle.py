@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import contextmanager
 
 import numpy as np
@@ -90,6 +91,13 @@ def test_logprobs_of_prefill_and_forced_decode(engine, checkpoint, chunk):
 @pytest.mark.parametrize("arm", BETWEEN)
 def test_arms_between_the_ends(arm, oracle_v32):
     with running(arm_config(arm, oracle_v32[0])) as engine:
+        check_against_oracle(engine, oracle_v32, 64)
+
+
+@pytest.mark.parametrize("arm", ["dsa_mrv2", "dsa_mrv1", "generic_mrv2_eager"])
+def test_debug_checks_find_nothing_in_a_healthy_engine(arm, oracle_v32):
+    config = dataclasses.replace(arm_config(arm, oracle_v32[0]), debug={"checks": True})
+    with running(config) as engine:
         check_against_oracle(engine, oracle_v32, 64)
 
 

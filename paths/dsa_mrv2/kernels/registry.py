@@ -38,7 +38,7 @@ class FusedKernels:
         self._kernels = kernels
         self.implementations = {op: name for op, (name, _) in chosen.items()}
         self._functions = {
-            op: checked("paths.dsa_mrv2.kernels", FUSED_OPS[op], function) if kernels.checks else function
+            op: checked("paths.dsa_mrv2.kernels", FUSED_OPS[op], op, function) if kernels.checks else function
             for op, (_, function) in chosen.items()
         }
         for op, name in self.implementations.items():
