@@ -33,7 +33,8 @@ def compare_with_eager(forward) -> Counter:
         tokens, reqs = shape.num_tokens, shape.num_reqs
         if mode is not GraphMode.NONE:
             descriptor, _ = forward._dispatcher.dispatch(shape)
-            tokens, reqs = descriptor.num_tokens, descriptor.num_reqs
+            # a PIECEWISE graph fits any number of requests
+            tokens, reqs = descriptor.num_tokens, max(descriptor.num_reqs, shape.num_reqs)
         batch = forward._inputs.padded(tokens, reqs, max_length=shape.max_length)
         with torch.inference_mode():
             eager = forward._model.forward(batch, forward._caches)[: shape.num_tokens]
