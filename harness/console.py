@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from harness.cell import Cell
 from harness.launch import worker_command
 from harness.plan import Launch
 from harness.streams import silence
@@ -40,6 +41,8 @@ def print_plan(launches: Sequence[Launch], duplicates: int) -> None:
     err.print(f"[bold]Plan[/]: {cells} cells on {len(launches)} launches")
     if duplicates:
         err.print(f"[yellow]note[/]: {duplicates} duplicate cells left out")
+    for said in dict.fromkeys(said for launch in launches for cell in launch.cells for said in _choice(cell)):
+        err.print(said)
     seen: set[int] = set()
     for launch in launches:
         if launch.round is not None and launch.round not in seen:
@@ -48,6 +51,15 @@ def print_plan(launches: Sequence[Launch], duplicates: int) -> None:
         err.print(f"  {launch.launch_id} (pair {launch.pair}, slot {launch.slot}) engine {launch.engine_id}")
         for cell in launch.cells:
             err.print(f"      {escape(cell.label)}  [dim]{cell.cell_id}[/]")
+
+
+def _choice(cell: Cell) -> list[str]:
+    """How `+path=auto` came to the cell's path, and what it warns of."""
+    chosen = cell.chosen
+    if chosen is None:
+        return []
+    said = f"[yellow]note[/]: path {chosen.requested} took {chosen.chosen}: {escape(chosen.reason)}"
+    return [said, *(f"[yellow]warning[/]: {escape(warning)}" for warning in chosen.warnings)]
 
 
 def print_commands(launches: Sequence[Launch], config_dirs: Sequence[Path]) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from io import StringIO
 
+import pytest
+from rich.console import Console
+
+from harness import console
 from harness.headlines import notes
 from harness.plan import build_plan
 from harness.recording import Outcome, Recorder
@@ -77,3 +81,16 @@ def test_the_record_says_what_was_asked_what_was_taken_and_why():
     said = notes(record)
     assert said[0].startswith("path auto took dsa_mrv2: CUDA takes fused kernels")
     assert any(note.startswith("warning: sm_90 is untested") for note in said)
+
+
+def test_the_plan_says_what_was_taken_and_warns(monkeypatch):
+    """Once however many cells, before anything is started; the commands name the path that was taken."""
+    said, commands = StringIO(), StringIO()
+    monkeypatch.setattr(console, "err", Console(file=said, width=300))
+    monkeypatch.setattr(console, "out", Console(file=commands, width=300))
+    launches, duplicates = build_plan(cells("+path=auto", "concurrency=1,2", platform=H100))
+    console.print_plan(launches, duplicates)
+    console.print_commands(launches, [])
+    assert said.getvalue().count("note: path auto took dsa_mrv2: CUDA takes fused kernels") == 1
+    assert said.getvalue().count("warning: sm_90 is untested") == 1
+    assert "python -m harness +path=dsa_mrv2 concurrency=2" in commands.getvalue()
