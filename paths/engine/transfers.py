@@ -8,6 +8,7 @@ kind are a copy to the host that waits.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -63,10 +64,13 @@ INDEXING_OPS = frozenset({aten.index.Tensor, aten.index_put_.default, aten.index
 class TransferAudit:
     """What was seen, in words, inside `watching` or `of_steps`. Most waits are copies too."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, errors: bool = False) -> None:
+        """errors: on CUDA, a wait inside a step raises RuntimeError where it happens."""
         self.device = device
         self.copies: list[str] = []
         self.waits: list[str] = []
+        self.driver_waits = 0  # what CUDA itself calls a synchronizing operation, inside steps
+        self._errors = errors
 
     @contextmanager
     def watching(self) -> Iterator[TransferAudit]:
@@ -84,12 +88,27 @@ class TransferAudit:
         execute = runner.execute
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            with self.watching(), _errors_on_sync(runner, self.device):
+            with self.watching(), self._asking_the_driver():
                 output = execute(*args, **kwargs)
             return _WatchedOutput(output, self)
 
         with _replaced(runner, "execute", watched):
             yield self
+
+    @contextmanager
+    def _asking_the_driver(self) -> Iterator[None]:
+        if self.device.type != "cuda":
+            yield
+            return
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error" if self._errors else "warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+        self.driver_waits += sum("synchronizing CUDA operation" in str(w.message) for w in caught)
 
     def saw(self, what: str, *, waits: bool) -> None:
         self.copies.append(what)
@@ -224,17 +243,3 @@ def _by_mask(function: Any, args: tuple[Any, ...]) -> bool:
 
 def _repeats(function: Any, kwargs: Mapping[str, Any]) -> bool:
     return function in REPEATING_OPS and kwargs.get("output_size") is None
-
-
-@contextmanager
-def _errors_on_sync(runner: Runner, device: torch.device) -> Iterator[None]:
-    """On CUDA, the driver's own word on waits: an error inside a step of an asynchronous runner."""
-    if device.type != "cuda" or not runner.asynchronous:
-        yield
-        return
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)

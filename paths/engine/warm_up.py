@@ -63,7 +63,7 @@ class WarmUp:
                 engine.step()
         self._drain(engine)
         self.copies_per_step = len(audit.copies) / steps
-        self.waits_per_step = len(audit.waits) / steps
+        self.waits_per_step = max(len(audit.waits), audit.driver_waits) / steps
 
     def _serve(self, engine: EngineCore, requests: list[Request]) -> None:
         for request in requests:

@@ -25,7 +25,7 @@ def make_engine(
     compiled: bool = False,
     defer_output: bool = False,
     index_topk: int = 8,
-    **capacities: int,
+    **capacities: Any,
 ) -> EngineCore:
     """Float32, dummy weights, little room: 8 slots, 64 tokens a step."""
     sizes = {key: value for key, value in SIZES.items() if key != "rms_norm_eps"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from paths.engine.transfers import TransferAudit
 from paths.kernels.cpp import build
@@ -27,6 +28,16 @@ def test_copies_and_waits_of_whole_steps_are_seen_and_are_those_of_traffic(runne
     assert counters.blocking_waits == len(audit.waits) == waits * steps
     assert counters.host_device_copies == len(audit.copies)
     assert counters.output_waits == (0 if runner == "V1" else steps)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("graphs", ["none", "full_and_piecewise"])
+def test_a_v2_step_on_cuda_never_waits(graphs):
+    engine = make_engine("dsa", "V2", graphs=graphs, device="cuda")
+    audit = TransferAudit(torch.device("cuda"), errors=True)
+    with audit.of_steps(engine._runner):
+        serve(engine, dict(enumerate(make_prompts(6, seed=1))), order=range(6), seed=0, max_tokens=30)
+    assert (audit.waits, audit.driver_waits) == ([], 0)
 
 
 def test_warm_up_leaves_no_trace():

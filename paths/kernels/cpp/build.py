@@ -87,7 +87,7 @@ def build_library(namespace: str, sources: Sequence[Path], variant: Variant = NA
 
 def build_seconds() -> float:
     """Seconds that this process has spent building libraries."""
-    return sum(_built_s)
+    return sum(_built_s, 0.0)
 
 
 def _fingerprint(compiler: str, namespace: str, sources: Sequence[Path], variant: Variant) -> str:
