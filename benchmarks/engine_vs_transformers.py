@@ -1,6 +1,9 @@
 """Output tokens/s of the built-in paths against transformers' `generate`, on the same weights.
 
-    python benchmarks/engine_vs_transformers.py            (about five minutes on two cores)
+    python benchmarks/engine_vs_transformers.py            (about ten minutes on two cores)
+
+Beside the two ends it measures them with one thing left out, which gives what replaying graphs and what
+compiling gain over running the same model eagerly.
 
 Every contender lives in a process of its own and sleeps while another is measured. A round measures all of
 them at every concurrency, one after the other, in an order that reverses from round to round; a ratio is
@@ -22,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -32,19 +36,28 @@ PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 64
 TRANSFORMERS = "transformers"
 FLOORS = {
-    "dsa_mrv2": {1: 3.0, 16: 6.0, 64: 10.0},
-    "generic_mrv1": {1: 2.5, 16: 4.0, 64: 6.0},
+    "dsa_mrv2": {1: 5.0, 16: 8.0, 64: 14.0},
+    "generic_mrv1": {1: 3.0, 16: 5.0, 64: 8.0},
 }
-IMPLS = {
-    "dsa_mrv2": "paths.dsa_mrv2.path:DsaMrv2Path",
-    "generic_mrv1": "paths.generic_mrv1.path:GenericMrv1Path",
+# contender → path and what of its options is changed
+CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dsa_mrv2": ("dsa_mrv2", {}),
+    "dsa_mrv2_eager": ("dsa_mrv2_eager", {}),
+    "generic_mrv1": ("generic_mrv1", {}),
+    "generic_compiled": ("generic_mrv1", {"graphs": "none"}),
+    "generic_eager": ("generic_eager", {}),
 }
+GAINS = (
+    ("replay over eager, dsa_mrv2", "dsa_mrv2", "dsa_mrv2_eager"),
+    ("replay over no graphs, generic_mrv1", "generic_mrv1", "generic_compiled"),
+    ("compilation over eager, generic", "generic_compiled", "generic_eager"),
+)
+CONF = Path(next(iter(paths.__path__))).parent / "conf"
 Run = Callable[[np.ndarray], float]  # prompts [C, 128] → seconds
 
 
 def tiny_v32() -> dict:
-    conf = Path(next(iter(paths.__path__))).parent / "conf" / "model" / "tiny_v32.yaml"
-    return yaml.safe_load(conf.read_text())["hf_config"]
+    return yaml.safe_load((CONF / "model" / "tiny_v32.yaml").read_text())["hf_config"]
 
 
 def write_checkpoint(folder: Path) -> None:
@@ -101,10 +114,13 @@ def make_engine(name: str, folder: str, threads: int) -> Run:
     from paths import registry
     from paths.api import EngineConfig, ModelSource, Request, SamplingParams
 
+    path, changes = CONTENDERS[name]
+    conf = yaml.safe_load((CONF / "path" / f"{path}.yaml").read_text())
     source = ModelSource(name="tiny_v32", hf_config=tiny_v32(), checkpoint=folder)
-    engine = registry.load(IMPLS[name]).start(
-        EngineConfig(path=name, impl=IMPLS[name], model=source, threads=threads)
+    config = EngineConfig(
+        path=path, impl=conf["impl"], options=conf["options"] | changes, model=source, threads=threads
     )
+    engine = registry.load(conf["impl"]).start(config)
     engine.warm_up()
     params = SamplingParams(max_tokens=OUTPUT_TOKENS, min_tokens=OUTPUT_TOKENS, ignore_eos=True)
     next_id = iter(range(sys.maxsize))
@@ -179,12 +195,30 @@ def summarize(rates: dict[str, dict[int, list[float]]]) -> list[dict]:
     return rows
 
 
+def gains(rates: dict[str, dict[int, list[float]]]) -> list[dict]:
+    """Ratios of two contenders within each round."""
+    return [
+        {
+            "gain": label,
+            "concurrency": concurrency,
+            "ratio": round(statistics.median(ratios), 3),
+            "range": [round(min(ratios), 3), round(max(ratios), 3)],
+        }
+        for label, ours, base in GAINS
+        if ours in rates and base in rates
+        for concurrency in rates[ours]
+        if (
+            ratios := [a / b for a, b in zip(rates[ours][concurrency], rates[base][concurrency], strict=True)]
+        )
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--paths", nargs="+", choices=list(IMPLS), default=list(IMPLS))
+    parser.add_argument("--paths", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     options = parser.parse_args()
     names = [TRANSFORMERS, *options.paths]
     rng = np.random.default_rng(0)
@@ -199,19 +233,26 @@ def main() -> None:
                     rates[name][concurrency].append(measure(pipes[name], concurrency, rng))
             print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
     rows = summarize(rates)
-    print(f"{'contender':14} {'concurrency':>11} {'tok/s':>9} {'ratio':>7} {'range':>15} {'floor':>6}")
+    print(f"{'contender':16} {'concurrency':>11} {'tok/s':>9} {'ratio':>7} {'range':>15} {'floor':>6}")
     for row in rows:
         spread = "{} – {}".format(*row["range"]) if "range" in row else "1"
         print(
-            f"{row['contender']:14} {row['concurrency']:>11} {row['tok_s']:>9} {row.get('ratio', 1):>7} "
+            f"{row['contender']:16} {row['concurrency']:>11} {row['tok_s']:>9} {row.get('ratio', 1):>7} "
             f"{spread:>15} {row.get('floor') or '':>6}"
         )
+    for row in gains(rates):
+        low, high = row["range"]
+        print(f"{row['gain']:36} {row['concurrency']:>4} {row['ratio']:>6} ({low} – {high})")
     below = [row for row in rows if row.get("floor") and row["ratio"] < row["floor"]]
     for row in below:
         print(
             f"{row['contender']} at concurrency {row['concurrency']}: {row['ratio']} is below {row['floor']}"
         )
-    print(json.dumps({"rounds": options.rounds, "threads": options.threads, "rows": rows}))
+    print(
+        json.dumps(
+            {"rounds": options.rounds, "threads": options.threads, "rows": rows, "gains": gains(rates)}
+        )
+    )
     sys.exit(1 if below else 0)
 
 

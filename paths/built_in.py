@@ -18,7 +18,7 @@ from paths.api import (
     UserError,
 )
 from paths.dsa_mrv2.kernels.describe import describe_fused_kernels
-from paths.graphs.config import GraphConfig, GraphMode
+from paths.graphs.config import CPU_FULL_SIZES, CPU_PIECEWISE_SIZES, GPU_SIZES, GraphConfig, GraphMode
 from paths.kernels.describe import describe_kernels
 from paths.kernels.gates import Formats
 
@@ -116,9 +116,16 @@ class BuiltInOptions(BaseModel):
         """As `Effective` names it."""
         return "inductor-piecewise" if self.compiled else "none"
 
-    def graph_config(self, *, debug: bool) -> GraphConfig:
+    def graph_config(self, *, device: str, debug: bool) -> GraphConfig:
         decode, mixed = _GRAPHS[self.graphs]
-        return GraphConfig(decode=decode, mixed=mixed, debug=debug)
+        cpu = device == "cpu"
+        return GraphConfig(
+            decode=decode,
+            mixed=mixed,
+            full_sizes=CPU_FULL_SIZES if cpu else GPU_SIZES,
+            piecewise_sizes=CPU_PIECEWISE_SIZES if cpu else GPU_SIZES,
+            debug=debug,
+        )
 
 
 def _explain(error: ValidationError, path: str) -> str:
@@ -180,7 +187,7 @@ class BuiltInPath:
             make_model=generic if options.model == "generic" else DsaModel,
             make_runner=runners[options.runner],
             overrides={"sample": V1_SAMPLING.impl} if options.runner == "V1" else {},
-            graphs=options.graph_config(debug=bool(config.debug.get("checks"))),
+            graphs=options.graph_config(device=config.device, debug=bool(config.debug.get("checks"))),
             defer_output=options.defer_output,
         )
 

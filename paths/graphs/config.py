@@ -8,6 +8,8 @@ from enum import StrEnum
 # every size up to 64 tokens costs little padding; larger batches are bound by arithmetic
 CPU_FULL_SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
 CPU_PIECEWISE_SIZES = (*range(8, 64, 8), *range(64, 257, 16))
+# a GPU is bound by launches far longer: up to the largest default batch
+GPU_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 1025, 16))
 
 
 class GraphMode(StrEnum):

@@ -94,9 +94,16 @@ def test_what_makes_a_path_must_be_said(name):
 )
 @pytest.mark.parametrize("debug", [True, False])
 def test_graph_modes_of_the_option(graphs, decode, mixed, debug):
-    found = BuiltInOptions.parse({**GOOD, "graphs": graphs}, path="mine").graph_config(debug=debug)
+    found = BuiltInOptions.parse({**GOOD, "graphs": graphs}, path="mine")
+    found = found.graph_config(device="cpu", debug=debug)
     assert (found.decode, found.mixed, found.debug) == (decode, mixed, debug)
     assert found.captures == (graphs != "none")
+
+
+def test_a_gpu_captures_up_to_the_default_number_of_requests():
+    found = BuiltInOptions.parse(GOOD, path="mine").graph_config(device="cuda", debug=False)
+    assert found.full_sizes[-1] == found.piecewise_sizes[-1] == EngineConfig.max_num_seqs
+    assert found.full_sizes[:4] == (1, 2, 4, 8)
 
 
 @pytest.mark.parametrize(
