@@ -1,4 +1,4 @@
-"""One line chart as inline SVG: deterministic, no names in the drawing, coloured by the page's style sheet.
+"""Line charts as inline SVG: deterministic, no names in the drawing, coloured by the page's style sheet.
 
 Series are told apart by marker shape, letter and colour; their names stand in the page's own legend, where
 any text is safe. No pyplot state: each picture is a `Figure` with the SVG canvas.
@@ -130,13 +130,13 @@ def draw(
                 )
         if not label_points:
             _load_axis(axes, sorted({p.x for one in series for p in one.points}))
-        _finish(axes, x_label, y_label)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None}, bbox_inches="tight")
+        axes.set_ylim(bottom=0)
+        dress(axes, x_label=x_label, y_label=y_label)
+        svg = to_inline_svg(figure, prefix=prefix, label=title)
     legend = [
         Legend(letter(i), GLYPHS[i % len(GLYPHS)], i % len(COLOURS), one.name) for i, one in enumerate(series)
     ]
-    return Plot(title=title, svg=inline_svg(buffer.getvalue(), prefix=prefix, label=title), legend=legend)
+    return Plot(title=title, svg=svg, legend=legend)
 
 
 def letter(index: int) -> str:
@@ -158,8 +158,8 @@ def _load_axis(axes: Axes, loads: Sequence[float]) -> None:
         axes.set_xlim(loads[0] / 2, loads[0] * 2)
 
 
-def _finish(axes: Axes, x_label: str, y_label: str) -> None:
-    axes.set_ylim(bottom=0)
+def dress(axes: Axes, *, x_label: str, y_label: str) -> None:
+    """What all charts look like: labels, grid, two spines, in colours that the page replaces."""
     axes.margins(x=0.08)
     axes.set_xlabel(x_label, color=INK)
     axes.set_ylabel(y_label, color=INK)
@@ -170,6 +170,13 @@ def _finish(axes: Axes, x_label: str, y_label: str) -> None:
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(INK)
+
+
+def to_inline_svg(figure: Figure, *, prefix: str, label: str) -> str:
+    """A drawn figure as an element of a page; call it under `STYLE`."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None}, bbox_inches="tight")
+    return inline_svg(buffer.getvalue(), prefix=prefix, label=label)
 
 
 def inline_svg(text: str, *, prefix: str, label: str) -> str:

@@ -72,6 +72,11 @@ def number(value: float) -> str:
     return text.rstrip("0").rstrip(".") if digits > 3 else text
 
 
+def signed(value: float) -> str:
+    """A logarithm with its sign and three places."""
+    return f"{value:+.3f}".replace("-", "−")
+
+
 def bytes_text(value: float) -> str:
     """Bytes with a binary unit, 3 significant digits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -248,8 +253,9 @@ def result_rows(records: Sequence[Record], headers: Sequence[Column]) -> list[Ro
 
 
 def cell_label(record: Record) -> str:
-    """The label without the path, which has a column of its own."""
-    return record.label.removeprefix(f"{plain(record.requested.get('path'))} ") or record.label
+    """The label without the path, which has a column of its own; in an experiment with the round."""
+    label = record.label.removeprefix(f"{plain(record.requested.get('path'))} ") or record.label
+    return label if record.round is None else f"{label} · round {record.round}"
 
 
 def anchor(index: int) -> str:
