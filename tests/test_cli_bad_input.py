@@ -34,6 +34,21 @@ BAD = {
         ["+path=scripted", "path.options.gap_ms=-1", "dry_run=true"], "path.options.gap_ms=-1",
         "greater than or equal to 0"
     ),
+    "unknown experiment": (["experiment=atribution"], "experiment=atribution", "did you mean attribution?"),
+    "experiment with a path": (
+        ["experiment=attribution", "path=scripted"], "path=scripted", "experiment=attribution sets the paths"
+    ),
+    "two experiments": (["experiment=attribution,mine"], "experiment has one value per run", "run twice"),
+    "no rounds": (
+        ["experiment=attribution", "experiment.rounds=0"], "experiment.rounds=0", "an integer from 1 to 100"
+    ),
+    "ladder of one path": (
+        ["experiment=attribution", "experiment.ladder=[{path: scripted}]"], "experiment.ladder", "two or more"
+    ),
+    "unknown path in a ladder": (
+        ["experiment=attribution", "experiment.ladder=[{path: scripted}, {path: scrpted, switch: x}]"],
+        "unknown path scrpted", "did you mean scripted"
+    ),
     "late bad cell": (["+path=scripted", "concurrency=1,2,0"], "concurrency=0", "an integer from 1"),
     "empty sweep": (["+path=scripted", "concurrency=range(5,1)"], "sweep is empty", "concurrency=a,b"),
     "empty glob": (["+path=glob(zz*)"], "sweep is empty", "path=a,b"),

@@ -76,7 +76,7 @@ def test_command_line_goes_before_the_experiment():
 def test_options_of_all_paths_at_once():
     _, cells = cells_of("experiment=speeds", "path.options.first_ms=3")
     assert [cell.engine.options["first_ms"] for cell in cells] == [3, 3, 3]
-    assert [cell.engine.options["gap_ms"] for cell in cells] == [8, 4, 2]
+    assert [cell.engine.options["gap_ms"] for cell in cells] == [32, 16, 8]
 
 
 @pytest.mark.parametrize(
