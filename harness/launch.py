@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +25,7 @@ from harness.signals import deferred
 from paths.api import Effective, EngineConfig, StartupReport, UserError
 
 LOG_NAME = "engine.log"
+COMPILED_SUFFIXES = (".so", ".cubin", ".hsaco")
 _LOOK_S = 0.1
 _TAIL_BYTES = 4096
 
@@ -43,6 +44,27 @@ class Ready:
     effective: Effective
     pid: int
     ready_s: float  # from spawning to ready
+    compile_cache: str  # cold, warm, "partly warm", or "unused" by an engine that compiles nothing
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        """What start-up cost, as a record keeps it."""
+        own = {"ready_s": self.ready_s, "compile_cache": self.compile_cache}
+        return own | asdict(self.startup)
+
+
+def compiled_files(cache_dir: Path) -> int:
+    """Compiled kernels in the run's cache."""
+    return sum(1 for file in cache_dir.rglob("*") if file.suffix in COMPILED_SUFFIXES)
+
+
+def cache_state(compile_mode: str, *, before: int, after: int) -> str:
+    """How a start found the compile cache: a warm start is another figure than a cold one."""
+    if compile_mode == "none":
+        return "unused"
+    if before == 0:
+        return "cold"
+    return "warm" if after == before else "partly warm"
 
 
 class ProcessesSurvived(Exception):
@@ -65,6 +87,8 @@ class EngineProcess:
         self.log = folder / LOG_NAME
         self._config = config
         self._folder = folder
+        self._cache_dir = cache_dir
+        self._cached_before = 0
         self._sys_path = list(sys_path)
         self._timeout_s = timeout_s
         self._nonce = secrets.token_hex(16)
@@ -90,6 +114,7 @@ class EngineProcess:
         Raises EngineDied, or UserError if the engine refuses its settings.
         """
         began = time.monotonic()
+        self._cached_before = compiled_files(self._cache_dir)
         with deferred():  # a process that was started is always one that `close` knows
             frames, process = self._spawn()
         deadline = began + self._timeout_s
@@ -180,7 +205,16 @@ class EngineProcess:
             explain_end=self._explain_end,
             exited=lambda: process.poll() is not None,
         )
-        return Ready(endpoint=self._endpoint, startup=startup, effective=effective, pid=pid, ready_s=ready_s)
+        return Ready(
+            endpoint=self._endpoint,
+            startup=startup,
+            effective=effective,
+            pid=pid,
+            ready_s=ready_s,
+            compile_cache=cache_state(
+                effective.compile_mode, before=self._cached_before, after=compiled_files(self._cache_dir)
+            ),
+        )
 
     def _explain_end(self) -> EngineDied:
         """Why the process went away, from its exit status and its log."""

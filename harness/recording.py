@@ -89,7 +89,7 @@ class Recorder:
             metrics=outcome.metrics or {},
             checks=outcome.checks or {},
             statuses=outcome.statuses or {},
-            startup={"ready_s": ready.ready_s, **asdict(ready.startup)} if ready is not None else None,
+            startup=ready.cost if ready is not None else None,
             counters=outcome.counters,
             started_at=started_at,
             command=cell.command(self.config_dirs),

@@ -108,7 +108,7 @@ class Record(_Model):
     metrics: dict[str, Metric] = Field(default_factory=dict)
     checks: dict[str, Check] = Field(default_factory=dict)
     statuses: dict[str, int] = Field(default_factory=dict)  # request status → count, of all attempted
-    startup: dict[str, Any] | None = None  # paths.api.StartupReport as a dict, and ready_s
+    startup: dict[str, Any] | None = None  # harness.launch.Ready.cost
     # paths.api.Counters as a dict, difference over the steady window, or the load without one; `seconds`, and
     # `ratios`: replay_frac, copies_per_step, waits_per_step, padding_frac
     counters: dict[str, Any] | None = None

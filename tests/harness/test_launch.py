@@ -12,7 +12,7 @@ import pytest
 
 from harness.client.endpoint import EngineDied
 from harness.environment import LAUNCH_MARK
-from harness.launch import EngineProcess
+from harness.launch import EngineProcess, cache_state, compiled_files
 from harness.process_group import end_group, members
 from paths.api import UserError
 from tests.harness.cells import make_cells
@@ -143,3 +143,26 @@ def test_ending_a_group_touches_nobody_else():
     finally:
         other.kill()
         other.wait()
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "after", "state"),
+    [
+        ("inductor-piecewise", 0, 40, "cold"),
+        ("inductor-piecewise", 40, 40, "warm"),
+        ("inductor-piecewise", 40, 41, "partly warm"),
+        ("none", 40, 40, "unused"),
+        ("none", 0, 0, "unused"),
+    ],
+)
+def test_a_warm_start_is_told_from_a_cold_one(mode, before, after, state):
+    assert cache_state(mode, before=before, after=after) == state
+
+
+def test_compiled_kernels_are_counted_and_sources_are_not(tmp_path):
+    assert compiled_files(tmp_path / "not there yet") == 0
+    folder = tmp_path / "inductor" / "ab"
+    folder.mkdir(parents=True)
+    for name in ("a.so", "b.cubin", "c.hsaco", "d.py", "e.lock"):
+        (folder / name).touch()
+    assert compiled_files(tmp_path) == 3
