@@ -96,3 +96,19 @@ def test_a_run_that_was_cut_off_still_has_its_page(tmp_path):
     (run / "records.jsonl").write_text("".join(lines[:4]))
     page = write_report(run).read_text()
     assert "2 of 6 planned cells have no record" in page and "1 of 2 rounds" in page
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_shipped_ladder_runs_here(tmp_path):
+    words = ("experiment.rounds=1", "concurrency=1,16", "measure_s=0.5", "warmup_s=0.2")
+    done = harness("experiment=attribution", *words, cwd=tmp_path, timeout=800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    conditions = attribute(info_of(tmp_path).experiment, records_of(tmp_path))
+    assert [condition.title for condition in conditions] == ["concurrency=1", "concurrency=16"]
+    for condition in conditions:
+        for ladder in condition.ladders:
+            assert [one.n for one in [*ladder.contributions, ladder.total]] == [1] * 5
+            parts = math.fsum(one.by_round[1] for one in ladder.contributions)
+            assert parts == pytest.approx(ladder.total.by_round[1], abs=1e-12)
+    assert (only_run(tmp_path) / "report.html").read_text().count('id="attribution"') == 1
