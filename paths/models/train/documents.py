@@ -1,0 +1,138 @@
+"""Problems as token documents, packed into rows of one length.
+
+A document is zero to five worked examples and one more problem, in the prompt style of lm-eval's GSM8K.
+Every answer is a target, and after each the target is the end of the text, whatever follows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from paths.models.train.problems.stream import TRAIN, Problem, problem
+from paths.models.train.tokenizer import BOS, EOS, PAD
+
+SEPARATOR = "\n\n"
+BOS_SHARE = 0.2  # prompts come with and without it
+WAITING = 48  # documents to choose from when a row is filled
+
+
+def prompt_text(question: str, examples: Sequence[Problem] = ()) -> str:
+    """`Question: …\\nAnswer:` behind worked examples."""
+    shown = [f"Question: {p.question}\nAnswer: {p.answer}{SEPARATOR}" for p in examples]
+    return "".join(shown) + f"Question: {question}\nAnswer:"
+
+
+@dataclass(frozen=True)
+class Document:
+    """Tokens, the token that should follow each, and how much that counts."""
+
+    tokens: list[int]
+    targets: list[int]
+    weights: list[float]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Packed documents, all `[B, L]`: `document` is 1, 2, … per row and 0 for padding."""
+
+    tokens: Tensor
+    targets: Tensor
+    weights: Tensor
+    positions: Tensor
+    document: Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        return int((self.document > 0).sum())
+
+
+class DocumentStream:
+    """Documents of the training stream one after the other; `index` is the next problem's number."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, seed: int, index: int = 0, question_weight: float = 0.1
+    ) -> None:
+        self.tokenizer, self.seed, self.index = tokenizer, seed, index
+        self.question_weight = question_weight
+        self._separator = tokenizer.encode(SEPARATOR).ids
+
+    def document(self, *, max_length: int, shots: tuple[int, int]) -> Document:
+        """One whose number of examples lies in `shots`, shortened by examples to fit `max_length`."""
+        rng = random.Random(f"{self.seed}/{self.index}")
+        wanted = rng.randint(*shots) + 1
+        tokens, targets, weights = [], [], []
+        if rng.random() < BOS_SHARE:
+            tokens, targets, weights = [BOS], [PAD], [0.0]
+        for number in range(wanted):
+            part = self._problem(problem(TRAIN, seed=self.seed, index=self.index))
+            if len(tokens) + len(part.tokens) + 2 > max_length:
+                if number == 0:  # a problem longer than a row: take the next one
+                    self.index += 1
+                    return self.document(max_length=max_length, shots=shots)
+                break
+            self.index += 1
+            if number:
+                tokens += self._separator
+                targets += [PAD] * len(self._separator)
+                weights += [0.0] * len(self._separator)
+            tokens += part.tokens
+            targets += part.targets
+            weights += part.weights
+        return Document(tokens, targets, weights)
+
+    def rows(self, *, count: int, length: int, shots: tuple[int, int]) -> Rows:
+        """`count` rows, each filled with the longest waiting documents that fit."""
+        waiting = [self.document(max_length=length, shots=shots) for _ in range(min(WAITING, count))]
+        rows: list[list[Document]] = []
+        for _ in range(count):
+            row: list[Document] = []
+            free = length
+            while True:
+                if len(waiting) < WAITING // 4:
+                    waiting.append(self.document(max_length=length, shots=shots))
+                fitting = [document for document in waiting if len(document.tokens) <= free]
+                if not fitting:
+                    break
+                chosen = max(fitting, key=lambda document: len(document.tokens)) if row else waiting[0]
+                waiting.remove(chosen)
+                row.append(chosen)
+                free -= len(chosen.tokens)
+            rows.append(row)
+        return pack(rows, length)
+
+    def _problem(self, chosen: Problem) -> Document:
+        question = self.tokenizer.encode(prompt_text(chosen.question)).ids
+        answer = self.tokenizer.encode(f" {chosen.answer}").ids
+        weights = [self.question_weight] * (len(question) - 1) + [1.0] * (len(answer) + 1)
+        return Document(question + answer, [*question[1:], *answer, EOS], weights)
+
+
+def pack(rows: Sequence[Sequence[Document]], length: int) -> Rows:
+    """Documents side by side, padded to `length`; positions start at 0 in each."""
+    shape = (len(rows), length)
+    tokens, targets = torch.full(shape, PAD), torch.full(shape, PAD)
+    positions, document = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+    weights = torch.zeros(shape)
+    for i, row in enumerate(rows):
+        start = 0
+        for number, part in enumerate(row, start=1):
+            end = start + len(part.tokens)
+            tokens[i, start:end] = torch.tensor(part.tokens)
+            targets[i, start:end] = torch.tensor(part.targets)
+            weights[i, start:end] = torch.tensor(part.weights)
+            positions[i, start:end] = torch.arange(end - start)
+            document[i, start:end] = number
+            start = end
+    return Rows(tokens, targets, weights, positions, document)
+
+
+def batches(stream: DocumentStream, *, count: int, length: int, shots: tuple[int, int]) -> Iterator[Rows]:
+    """Rows without end."""
+    while True:
+        yield stream.rows(count=count, length=length, shots=shots)
