@@ -38,3 +38,7 @@ def test_the_runner_prepares_samples_and_updates_in_triton():
 @pytest.mark.slow
 def test_sampling_parameters_are_found_by_slot():
     assert_passes(CALL.format("assert_engine_samples_alike()"))
+
+
+def test_a_v2_step_runs_no_torch_but_dense_products():
+    assert_passes("from tests.kernels import eager_torch\neager_torch.assert_only_dense_gemms()\n")
