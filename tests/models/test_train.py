@@ -53,7 +53,13 @@ def tokenizer():
 
 def new_trainer(tokenizer, folder, *, steps: int = 8, **changes) -> Trainer:
     settings = Settings(
-        steps=steps, dtype=torch.float32, max_length=1024, evaluate_every=4, evaluate_problems=2, **changes
+        steps=steps,
+        dtype=torch.float32,
+        compiled=False,
+        max_length=1024,
+        evaluate_every=4,
+        evaluate_problems=2,
+        **changes,
     )
     return Trainer(HF, tokenizer, settings, folder)
 

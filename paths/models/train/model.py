@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +25,7 @@ from paths.models.train.attention import (
     rms_norm,
     selection,
 )
-from paths.models.train.moe import feed_forward
+from paths.models.train.moe import feed_forward, mlp
 from paths.models.train.parameters import EMBED, HEAD, Parameters
 
 OFF = Indexing(align=False, select=False)
@@ -31,6 +33,10 @@ ALIGN = Indexing(align=True, select=False)
 SPARSE = Indexing(align=True, select=True)
 SELECT = Indexing(align=False, select=True)
 CHUNK = 192
+
+
+def _unchanged(function: Any) -> Any:
+    return function
 
 
 @dataclass
@@ -44,10 +50,20 @@ class Side:
 
 
 class TrainedModel:
-    """Forward pass of the exact architecture; the parameters come with every call."""
+    """Forward pass of the exact architecture; the parameters come with every call.
 
-    def __init__(self, config: ModelConfig, *, max_length: int) -> None:
+    compiled: torch.compile for the parts between the matmuls that gain by it; each new shape compiles once.
+    """
+
+    def __init__(self, config: ModelConfig, *, max_length: int, compiled: bool = False) -> None:
         self.config = config
+        wrap = partial(torch.compile, dynamic=False) if compiled else _unchanged
+        if compiled:
+            torch._dynamo.config.recompile_limit = (
+                64  # layers differ in a constant: the names of their tensors
+            )
+        self._rms_norm, self._project, self._attend = wrap(rms_norm), wrap(project), wrap(attend)
+        self._mlp = wrap(mlp)
         self.cos, self.sin = rope_tables(config.rope, max_length)
 
     def sight(self, positions: Tensor, document: Tensor) -> Sight:
@@ -65,7 +81,7 @@ class TrainedModel:
         x = F.embedding(tokens, p[EMBED])
         for layer in range(self.config.num_hidden_layers):
             x = self.layer(p, layer, x, sight, indexing, side)
-        return rms_norm(x, p["model.norm.weight"], self.config.rms_norm_eps)
+        return self._rms_norm(x, p["model.norm.weight"], self.config.rms_norm_eps)
 
     def mtp(
         self, p: Parameters, hidden: Tensor, following: Tensor, sight: Sight, indexing: Indexing, side: Side
@@ -73,11 +89,11 @@ class TrainedModel:
         """States `[B, L, Dm]` that predict the token after `following`, the next token of each row."""
         eps, layer = self.config.rms_norm_eps, self.config.num_hidden_layers
         prefix = f"model.layers.{layer}"
-        embedded = rms_norm(F.embedding(following, p[EMBED]), p[f"{prefix}.enorm.weight"], eps)
-        state = rms_norm(hidden, p[f"{prefix}.hnorm.weight"], eps)
+        embedded = self._rms_norm(F.embedding(following, p[EMBED]), p[f"{prefix}.enorm.weight"], eps)
+        state = self._rms_norm(hidden, p[f"{prefix}.hnorm.weight"], eps)
         x = F.linear(torch.cat([embedded, state], dim=-1), p[f"{prefix}.eh_proj.weight"])
         x = self.layer(p, layer, x, sight, indexing, side)
-        return rms_norm(x, p[f"{prefix}.shared_head.norm.weight"], eps)
+        return self._rms_norm(x, p[f"{prefix}.shared_head.norm.weight"], eps)
 
     def logits(self, p: Parameters, hidden: Tensor) -> Tensor:
         return F.linear(hidden, p[HEAD])
@@ -87,16 +103,16 @@ class TrainedModel:
     ) -> Tensor:
         """One decoder layer on the residual stream x `[B, L, Dm]`."""
         prefix, eps = f"model.layers.{layer}", self.config.rms_norm_eps
-        h = rms_norm(x, p[f"{prefix}.input_layernorm.weight"], eps)
+        h = self._rms_norm(x, p[f"{prefix}.input_layernorm.weight"], eps)
         x = x + self._attention(p, layer, h, sight, indexing, side)
-        h = rms_norm(x, p[f"{prefix}.post_attention_layernorm.weight"], eps)
-        return x + feed_forward(p, layer, h.flatten(0, 1), self.config, side.loads).view_as(x)
+        h = self._rms_norm(x, p[f"{prefix}.post_attention_layernorm.weight"], eps)
+        return x + feed_forward(p, layer, h.flatten(0, 1), self.config, side.loads, self._mlp).view_as(x)
 
     def _attention(
         self, p: Parameters, layer: int, h: Tensor, sight: Sight, indexing: Indexing, side: Side
     ) -> Tensor:
         prefix = f"model.layers.{layer}.self_attn"
-        query, latent, keys = project(p, prefix, h, sight, self.config)
+        query, latent, keys = self._project(p, prefix, h, sight, self.config)
         if indexing.align or indexing.select:
             # the indexer learns from the alignment alone: nothing flows into the main model
             h, latent = h.detach(), latent.detach()
@@ -141,7 +157,7 @@ class TrainedModel:
             if indexing.select:
                 seen = selection(scores.detach(), self.config.index_topk)
                 bias = hidden_bias(seen)
-        out, weights = attend(query, keys.key, keys.value, bias, self.config.softmax_scale)
+        out, weights = self._attend(query, keys.key, keys.value, bias, self.config.softmax_scale)
         if scores is None or not indexing.align:
             return out, torch.zeros(())
         return out, alignment_loss(scores, seen, weights)

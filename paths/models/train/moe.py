@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -52,17 +54,25 @@ def experts(p: Parameters, prefix: str, x: Tensor, chosen: Tensor, weights: Tens
 
 
 def feed_forward(
-    p: Parameters, layer: int, x: Tensor, config: ModelConfig, loads: dict[str, Tensor]
+    p: Parameters,
+    layer: int,
+    x: Tensor,
+    config: ModelConfig,
+    loads: dict[str, Tensor],
+    dense: Callable[[Parameters, str, Tensor], Tensor],
 ) -> Tensor:
-    """The block of a layer for x `[T, Dm]`; the experts' loads of this batch are put into `loads`."""
+    """The block of a layer for x `[T, Dm]`; the experts' loads of this batch are put into `loads`.
+
+    dense: `mlp`, compiled or not.
+    """
     prefix = f"model.layers.{layer}.mlp"
     if not config.is_moe(layer):
-        return mlp(p, prefix, x)
+        return dense(p, prefix, x)
     chosen, weights = route(p, prefix, x, config)
     loads[f"{prefix}.gate.{ROUTER_BIAS}"] = torch.bincount(
         chosen.flatten(), minlength=config.n_routed_experts
     )
-    return experts(p, prefix, x, chosen, weights) + mlp(p, f"{prefix}.shared_experts", x)
+    return experts(p, prefix, x, chosen, weights) + dense(p, f"{prefix}.shared_experts", x)
 
 
 def balance(parameters: Parameters, loads: dict[str, Tensor], *, speed: float) -> None:

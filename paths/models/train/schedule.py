@@ -25,7 +25,7 @@ class Stage:
 # learns to follow it. 4: attention sees the indexer's selection only.
 STAGES = (
     Stage(name="dense", until=0.5, rows=40, length=192, shots=(0, 1), mtp=False, indexing=OFF),
-    Stage(name="mtp", until=0.7, rows=40, length=192, shots=(0, 1), mtp=True, indexing=OFF),
+    Stage(name="mtp", until=0.73, rows=40, length=192, shots=(0, 1), mtp=True, indexing=OFF),
     Stage(name="align", until=0.8, rows=10, length=704, shots=(0, 5), mtp=True, indexing=ALIGN),
     Stage(name="sparse", until=1.0, rows=10, length=704, shots=(0, 5), mtp=True, indexing=SPARSE),
 )

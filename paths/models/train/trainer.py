@@ -37,6 +37,7 @@ class Settings:
     steps: int
     seed: int = 0
     dtype: torch.dtype = torch.bfloat16
+    compiled: bool = True
     mtp_weight: float = 0.2
     question_weight: float = 0.1
     balance_speed: float = 0.002
@@ -53,7 +54,9 @@ class Trainer:
     def __init__(self, hf: dict[str, Any], tokenizer: Tokenizer, settings: Settings, folder: Path) -> None:
         self.hf, self.tokenizer, self.settings, self.folder = hf, tokenizer, settings, folder
         self.config = ModelConfig.from_hf(hf)
-        self.model = TrainedModel(self.config, max_length=settings.max_length)
+        self.model = TrainedModel(self.config, max_length=settings.max_length, compiled=settings.compiled)
+        # prompts have any length: nothing is compiled for them
+        self.scored = TrainedModel(self.config, max_length=settings.max_length)
         self.parameters = initial_parameters(self.config, seed=settings.seed)
         self.optimizer = Optimizer(settings.optimizer)
         self.stream = DocumentStream(
@@ -160,7 +163,7 @@ class Trainer:
         if due:
             long = stage.indexing.align
             score = evaluate(
-                self.model,
+                self.scored,
                 computed(self.parameters, self.settings.dtype),
                 self.tokenizer,
                 shots=5 if long else 0,
