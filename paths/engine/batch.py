@@ -32,12 +32,6 @@ class ForwardBatch:
     def num_tokens(self) -> int:
         return self.input_ids.shape[0]
 
-    def select_all(self) -> None:
-        """Each row takes every key that it sees: 0 … length−1, then −1. For rows of ≤ index_topk keys."""
-        k = self.topk_indices.shape[1]
-        columns = torch.arange(k, dtype=torch.int32, device=self.lengths.device)
-        self.topk_indices.copy_(torch.where(columns < self.lengths[:, None], columns, -1))
-
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCache:

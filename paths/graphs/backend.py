@@ -1,4 +1,4 @@
-"""What a graph backend does: it turns one forward pass into segments that are replayed without Python."""
+"""What a graph backend does: one forward pass becomes segments that replay without the model's Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Replay:
 
     run: Callable[[], None]
     buffers: Sequence[Tensor]  # storage that outlives a replay and that eager parts write
-    memory_bytes: int  # of those buffers; 0 where a pool holds them
+    memory_bytes: int  # of those buffers; 0 where `pool_bytes` has them
 
 
 class Recording(Protocol):
@@ -58,5 +58,5 @@ class GraphBackend(Protocol):
     def synchronize(self) -> None:
         """Wait until no kernel of a warm-up is running."""
 
-    def pool_bytes(self) -> int:
-        """Memory of the shared pool, 0 where there is none."""
+    def pool_bytes(self) -> int | None:
+        """All memory that the session has taken; None where buffers are counted one by one."""

@@ -77,14 +77,20 @@ class GraphCapturer:
         with torch.inference_mode(), _frozen_garbage(), self._backend.session():
             for descriptor in descriptors:
                 graphs[descriptor] = self._capture_one(descriptor, rows)
-        held = sum(graph.replay.memory_bytes for graph in graphs.values()) + self._backend.pool_bytes()
         self.report = CaptureReport(
             seconds=time.perf_counter() - started,
             graphs=len(graphs),
-            memory_bytes=held + (0 if self.output is None else self.output.nbytes),
+            memory_bytes=self._memory_bytes(graphs),
             breaks=max(graph.breaks for graph in graphs.values()),
         )
         return graphs
+
+    def _memory_bytes(self, graphs: dict[Descriptor, CapturedGraph]) -> int:
+        pool = self._backend.pool_bytes()
+        if pool is not None:
+            return pool
+        assert self.output is not None, "the first capture makes it"
+        return sum(graph.replay.memory_bytes for graph in graphs.values()) + self.output.nbytes
 
     def _capture_one(self, descriptor: Descriptor, rows: int) -> CapturedGraph:
         longest = self._model.max_model_len

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from paths.graphs.backend import Recording, Replay
-from paths.graphs.recorded import tensors_in
 
 
 class CudaBackend:
@@ -40,7 +39,7 @@ class CudaBackend:
         torch.cuda.synchronize()
 
     def pool_bytes(self) -> int:
-        """Growth of the reserved memory over the session."""
+        """Growth of the reserved memory over the session: what recordings keep and the output are in it."""
         return max(0, self._used - self._used_before)
 
 
@@ -78,7 +77,8 @@ class CudaRecording:
 
     def eager(self, function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._steps.append(partial(function, *args, **kwargs))
-        self._read_by_breaks.extend(tensors_in((args, kwargs)))
+        # not what arguments hold: weights and caches are no buffers of the graph, and are never poisoned
+        self._read_by_breaks += [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
 
     def keep(self, tensor: Tensor) -> None:
         self._kept.append(tensor)
@@ -90,8 +90,4 @@ class CudaRecording:
             for step in steps:
                 step()
 
-        return Replay(
-            run=run,
-            buffers=(*self._read_by_breaks, *self._kept),
-            memory_bytes=sum(tensor.nbytes for tensor in self._kept),  # the rest is the pool's
-        )
+        return Replay(run=run, buffers=(*self._read_by_breaks, *self._kept), memory_bytes=0)

@@ -31,7 +31,7 @@ __all__ = ["CaptureReport", "GraphCounts", "GraphedForward"]
 
 @dataclass(kw_only=True)
 class GraphCounts:
-    """Since start-up; warm-up and capture do not count."""
+    """Of every step, those of the warm-up too; a capture is no step. Who reads them takes differences."""
 
     steps: dict[str, int] = field(default_factory=lambda: {mode.value: 0 for mode in GraphMode})
     tokens_padded: int = 0  # rows computed, padding included

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paths.graphs.program import Instruction, Value, values_in
+from paths.graphs.program import Instruction, Value, last_uses, values_in
 from paths.kernels.cpp import load_operators
 
 NAMESPACE = "dsa_graphs"
@@ -39,7 +39,7 @@ def join_stretches(instructions: Sequence[Instruction], native: Any) -> list[Ins
     """The same program with every run of operators that C++ can call as one instruction."""
     joined: list[Instruction] = []
     stretch: list[tuple[Instruction, list[Any]]] = []
-    uses = _last_uses(instructions)
+    uses = last_uses(instructions)
     for place, instruction in enumerate([*instructions, None]):
         arguments = None if instruction is None else native_arguments(instruction)
         if instruction is not None and arguments is not None:
@@ -89,14 +89,6 @@ def _fits(given: Any, kind: str, *, optional: bool) -> bool:
         return kind == "Tensor"
     taken = TAKEN.get(kind)
     return taken is not None and isinstance(given, taken) and (taken is not int or type(given) is int)
-
-
-def _last_uses(instructions: Sequence[Instruction]) -> dict[int, int]:
-    return {
-        value.number: place
-        for place, instruction in enumerate(instructions)
-        for value in values_in([*instruction.args, *instruction.kwargs.values()])
-    }
 
 
 class _Stretch:

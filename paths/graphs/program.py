@@ -43,11 +43,7 @@ class _Source:
         self._created = 0
 
     def compile(self) -> Callable[[], None]:
-        last_use = {
-            value.number: place
-            for place, instruction in enumerate(self._instructions)
-            for value in values_in([*instruction.args, *instruction.kwargs.values()])
-        }
+        last_use = last_uses(self._instructions)
         lines = []
         for place, instruction in enumerate(self._instructions):
             call = self._call(instruction)
@@ -104,6 +100,15 @@ class _Source:
             self._names[id(thing)] = f"c{len(self._names)}"
             self._constants[self._names[id(thing)]] = thing
         return self._names[id(thing)]
+
+
+def last_uses(instructions: Sequence[Instruction]) -> dict[int, int]:
+    """Number of a value → place of the last instruction that reads it."""
+    return {
+        value.number: place
+        for place, instruction in enumerate(instructions)
+        for value in values_in([*instruction.args, *instruction.kwargs.values()])
+    }
 
 
 def values_in(items: Any) -> Iterator[Value]:

@@ -67,8 +67,8 @@ class RecordedBackend:
     def synchronize(self) -> None:
         """Nothing: an operator has finished when it returns."""
 
-    def pool_bytes(self) -> int:
-        return 0
+    def pool_bytes(self) -> None:
+        """There is no pool."""
 
 
 class RecordedPass:

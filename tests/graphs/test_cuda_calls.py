@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from paths.engine.batch import LayerCache
 from paths.graphs.breakable import BreakableCapture, break_point, running_capture
 from paths.graphs.cuda_backend import CudaBackend
 from paths.graphs.recorded import RecordedBackend
@@ -103,6 +104,34 @@ def test_what_a_break_reads_stays_alive(calls):
     del replay
     gc.collect()
     assert alive() is None
+
+
+def test_weights_and_caches_of_a_break_are_no_buffers(calls):
+    """`debug.checks` fills what lies behind the live rows of a buffer with NaN."""
+    cache = LayerCache(
+        kv=torch.ones(2, 64, 8), kv_dtype="float32", k_scale=torch.ones(()), index=None, index_dtype="none"
+    )
+
+    @break_point
+    def part(cache, out):
+        pass
+
+    out = torch.ones(2)
+    recording = CudaBackend().recording()
+    with BreakableCapture(recording, inline=False):
+        part(cache, out=out)
+    (buffer,) = recording.finish().buffers
+    assert buffer is out
+
+
+def test_memory_of_a_pool_is_counted_once(small_model):
+    """It holds the kept buffers and the shared output."""
+
+    class Pool(RecordedBackend):
+        def pool_bytes(self):
+            return 500
+
+    assert GraphDriver(small_model, FULL_AND_PIECEWISE, backend=Pool()).forward.captured.memory_bytes == 500
 
 
 def test_an_exception_ends_the_cuda_capture(calls):

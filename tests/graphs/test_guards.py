@@ -53,10 +53,10 @@ def test_a_replay_reads_this_steps_inputs(small_model):
     driver.step(work)
     driver.step({0: [9], 1: [9]})
     driver.inputs.slot_mapping[2:4] = 77  # as a larger step leaves them
+    driver.inputs.lengths[2:4] = 77
     assert driver.step(work)[1] is GraphMode.FULL
-    assert driver.inputs.slot_mapping[:4].tolist()[3] == -1
-    driver.step({0: [9]})
-    assert (driver.inputs.lengths[1:1] == 0).all()
+    assert driver.inputs.slot_mapping[3] == -1
+    assert driver.inputs.lengths[3] == 0
 
 
 @pytest.mark.parametrize("graphs", [FULL_AND_PIECEWISE, PIECEWISE_ONLY], ids=["full", "piecewise"])

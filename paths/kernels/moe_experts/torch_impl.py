@@ -12,8 +12,10 @@ def moe_experts(x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor
     tokens, chosen = ids.shape
     if tokens == 0:
         return torch.zeros_like(x)
-    order = ids.flatten().argsort(stable=True)
-    ends = torch.bincount(ids.flatten(), minlength=w13.shape[0]).cumsum(0).int()
+    sorted_ids, order = ids.flatten().sort(stable=True)
+    experts = torch.arange(w13.shape[0], dtype=ids.dtype, device=ids.device)
+    # bincount would make the host wait for the largest id, and could not be captured on a GPU
+    ends = torch.searchsorted(sorted_ids, experts, right=True, out_int32=True)
     hidden = F.grouped_mm(x[order // chosen], w13.transpose(1, 2), offs=ends)
     gate, up = hidden.float().chunk(2, dim=-1)
     partial = F.grouped_mm((F.silu(gate) * up).to(x.dtype), w2.transpose(1, 2), offs=ends)

@@ -63,10 +63,6 @@ class Op:
                 return self._module(module).compile_specs()
         return []
 
-    def bench_calls(self) -> dict[str, Callable[[torch.device], Any]]:
-        """Label → maker of a `BenchCall`; empty where the op declares none."""
-        return self._module("benchmark").bench_calls() if self._has("benchmark") else {}
-
     def _source(self, implementation: str) -> str | None:
         """Name of the file that has it, without suffix."""
         if implementation == "cpp":
