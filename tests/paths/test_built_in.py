@@ -6,9 +6,11 @@ import itertools
 
 import pytest
 
+from harness.composition import Composer
 from paths.api import Description, EngineConfig, ModelSource, Platform, Unsupported, UserError
 from paths.built_in import BuiltInOptions, BuiltInPath
 from paths.graphs.config import GraphMode
+from tests.harness.cells import make_cells
 
 CPU = Platform(device="cpu", compiler=True, python_headers=True)
 H100 = Platform(device="cuda", capability=(9, 0), compiler=True, python_headers=True)
@@ -74,6 +76,17 @@ def test_a_mistake_is_one_line_with_what_is_allowed(change, words, ask):
     with pytest.raises(UserError) as caught:
         path.describe(CPU, options) if ask == "describe" else path.start(options)
     assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
+
+
+def test_every_option_can_be_set_on_the_command_line():
+    """A key that a path's YAML does not name is refused as unknown."""
+    arms = [name for name in Composer().groups["path"] if name.startswith(("dsa_", "generic_"))]
+    assert len(arms) == 8
+    for arm in arms:
+        options = make_cells(f"+path={arm}")[0].config.path.options
+        assert options.keys() == BuiltInOptions.model_fields.keys(), arm
+    deferred = make_cells("+path=dsa_mrv2", "path.options.defer_output=true")[0]
+    assert deferred.config.path.options["defer_output"] is True
 
 
 @pytest.mark.parametrize("name", ["model", "runner", "graphs"])
