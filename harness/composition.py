@@ -123,6 +123,11 @@ class Composer:
 
     def _apply(self, config: DictConfig, base: _Base, override: Override) -> None:
         key = override.key_or_group
+        if key == "path.name":
+            raise UserError(
+                f"{override.input_line}: a label says what ran, so it cannot be set; copy the path's YAML to"
+                " DIR/path/NAME.yaml, change its name and use --config-dir DIR +path=NAME"
+            )
         if key not in base.keys and not (override.is_add() or override.is_force_add()):
             known = base.keys | self.groups.keys()
             raise UserError(

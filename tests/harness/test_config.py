@@ -123,6 +123,13 @@ def test_malformed_yaml_of_a_user_is_one_line(tmp_path):
     assert "\n" not in str(caught.value) and "mine.yaml" in str(caught.value)
 
 
+@pytest.mark.parametrize("words", [("+path=dsa_mrv2",), ("+path=auto",)])
+@pytest.mark.parametrize("word", ["path.name=generic_mrv1", "+path.name=generic_mrv1"])
+def test_a_path_cannot_run_under_the_name_of_another(words, word):
+    with pytest.raises(UserError, match=r"^\+?path\.name=generic_mrv1: a label says what ran"):
+        make_cells(*words, word)
+
+
 def test_path_of_an_entry_point_needs_no_file(monkeypatch):
     plugin = {"plugged": "paths.scripted:ScriptedPath"}
     monkeypatch.setattr(harness.composition, "registered_paths", lambda: plugin)
