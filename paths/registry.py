@@ -41,5 +41,12 @@ def load(impl: str, sys_path: Sequence[str] = ()) -> ExecutionPath:
     if path_class is None:
         names = sorted(name for name in vars(module) if name.endswith("Path") and name != "ExecutionPath")
         raise UserError(f"impl {impl!r}: no such class; {module_name} has {', '.join(names) or 'none'}")
-    path: ExecutionPath = path_class()
+    if not isinstance(path_class, type) or not all(
+        hasattr(path_class, name) for name in ("describe", "start")
+    ):
+        raise UserError(f"impl {impl!r}: not a class with describe and start; fix impl")
+    try:
+        path: ExecutionPath = path_class()
+    except Exception as error:  # a user's class may fail in any way while it is made
+        raise UserError(f"impl {impl!r}: {class_name}() failed: {type(error).__name__}: {error}") from error
     return path

@@ -144,6 +144,20 @@ def test_registry_lists_what_it_has():
         registry.load("paths.scripted:Nothing")
 
 
+@pytest.mark.parametrize(
+    ("impl", "words"),
+    [
+        ("os:getcwd", "not a class with describe and start"),
+        ("os:sep", "not a class with describe and start"),
+        ("paths.api:Request", "not a class with describe and start"),
+        ("paths.api:ExecutionPath", r"ExecutionPath\(\) failed: TypeError: "),
+    ],
+)
+def test_registry_refuses_what_is_no_path(impl, words):
+    with pytest.raises(UserError, match=rf"^impl '{impl}': {words}"):
+        registry.load(impl)
+
+
 def test_registry_prefers_what_is_installed_over_a_users_folder(tmp_path):
     (tmp_path / "paths").mkdir()
     (tmp_path / "json.py").write_text("raise RuntimeError('shadowed')")
