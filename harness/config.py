@@ -35,9 +35,6 @@ class Expectation(_Section):
     graph_modes: list[Literal["FULL", "PIECEWISE", "NONE"]] | None = Field(
         None, description="a list of FULL, PIECEWISE, NONE: the modes that steps may have"
     )
-    must_replay: list[Literal["FULL", "PIECEWISE"]] = Field(
-        default_factory=list, description="a list of FULL, PIECEWISE: modes that some measured step must have"
-    )
     min_replay_frac: float | None = Field(
         None,
         ge=0,
