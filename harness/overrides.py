@@ -68,6 +68,8 @@ def expand_sweeps(overrides: Sequence[str], groups: Mapping[str, Sequence[str]])
         if key in seen:
             raise UserError(f"{key} is given twice; a sweep is one word: {key}=a,b")
         seen.add(key)
+        if key == "experiment" and override.value() is None:
+            continue  # the default: none
         choices.append(_values(override, groups))
     cells = math.prod(len(values) for values in choices)
     if cells > MOST_CELLS:

@@ -195,3 +195,10 @@ def test_prompts_of_a_run_without_experiment_stay_as_they_were():
     (cell,) = make_cells("+path=scripted")
     plain, first = (Workloads(cells=[cell], round=number).source(cell).next(1)[0] for number in (None, 1))
     assert not np.array_equal(plain.ids, first.ids)
+
+
+def test_null_is_no_experiment():
+    assert expand_sweeps(["experiment=null", "concurrency=1,2"], {}) == [
+        ("concurrency=1",),
+        ("concurrency=2",),
+    ]
