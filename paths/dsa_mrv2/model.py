@@ -19,7 +19,7 @@ from paths.dsa_mrv2.kernels.registry import FusedKernels
 from paths.engine.batch import ForwardBatch, LayerCache
 from paths.engine.context import ForwardContext, current_context, forward_context
 from paths.engine.parallel import ParallelGroup
-from paths.graphs.breakable import break_point
+from paths.graphs.breakable import break_output, break_point
 from paths.kernels.registry import Kernels
 from paths.models.config import ModelConfig
 from paths.models.gemm import writes_float32
@@ -148,11 +148,11 @@ class DsaModel:
             index_dtype=cache.index_dtype,
             hadamard=self.hadamard,
         )
-        output = hidden.new_empty(hidden.shape[0], layer.o_proj.shape[1])
+        output = break_output(hidden, hidden.shape[0], layer.o_proj.shape[1])
         self._sparse_attention(layer, q, index_q, index_weights, cache, output)
         return self._fused.linear(output, layer.o_proj)
 
-    @break_point
+    @break_point(writes="output")
     def _sparse_attention(
         self,
         layer: FusedLayer,

@@ -36,11 +36,25 @@ class Recording(Protocol):
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function in the open segment, which replay calls as a whole where it cannot look inside."""
 
+    def break_output(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        """In the open segment: what the next eager part will write, in the dtype of `like`."""
+
+    def cross(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, writes: Tensor | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Last in the open segment: what the eager part behind it is given, in place of these arguments.
+
+        Raises RuntimeError where `writes`, the one that it writes, could not be read behind it.
+        """
+
     def eager(self, function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Append an eager part behind the last segment. It has run already; its arguments stay alive."""
 
-    def keep(self, tensor: Tensor) -> None:
-        """A buffer that an eager part has made for the segments behind it."""
+    def keep(self, place: int, tensor: Tensor) -> Tensor:
+        """In an eager part: the buffer for its `place`-th result, which holds `tensor` now.
+
+        Valid until the next break.
+        """
 
     def finish(self) -> Replay:
         """The replay of everything recorded."""

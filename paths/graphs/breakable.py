@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from functools import wraps
+from inspect import signature
 from types import TracebackType
 from typing import Any, TypeVar, cast
+
+from torch import Tensor
 
 from paths.graphs.backend import Recording
 
@@ -49,11 +52,20 @@ class BreakableCapture:
         else:
             self.recording.abort()
 
-    def at_break(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def at_break(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        writes: Tensor | None = None,
+    ) -> None:
         """End the segment, run the eager part, remember it with its arguments, begin the next segment.
 
-        Raises RuntimeError where it returns something: at replay nobody would take it.
+        writes: the argument that it writes. Raises RuntimeError where it returns something: at replay nobody
+        would take it.
         """
+        args, kwargs = self.recording.cross(args, kwargs, writes=writes)
         self._end()
         self.capturing = False
         if function(*args, **kwargs) is not None:
@@ -92,17 +104,35 @@ def running_capture() -> BreakableCapture | None:
     return capture if capture is not None and capture.capturing else None
 
 
-def break_point(function: Function) -> Function:
+def break_output(like: Tensor, *shape: int) -> Tensor:
+    """What the next break point will write: `shape` in the dtype of `like`, valid until the one after it."""
+    capture = running_capture()
+    if capture is None or capture.inline:
+        return like.new_empty(shape)
+    return capture.recording.break_output(like, shape)
+
+
+def break_point(*, writes: str | None) -> Callable[[Function], Function]:
     """Marks a function as the eager part of a layer. Without a capture it is called as it is.
 
-    Must be the outermost decorator. A break point called inside of another one belongs to it.
+    writes: the parameter that it writes, a tensor of `break_output`; any other is a copy under CUDA graphs.
+    Must be the outermost decorator. A break point called inside of another one belongs to it. Raises
+    TypeError for a parameter that the function does not have.
     """
 
-    @wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        capture = running_capture()
-        if capture is None or capture.inline:
-            return function(*args, **kwargs)
-        return capture.at_break(function, args, kwargs)
+    def mark(function: Function) -> Function:
+        parameters = signature(function)
+        if writes is not None and writes not in parameters.parameters:
+            raise TypeError(f"{function.__qualname__} has no parameter {writes!r} to write")
 
-    return cast(Function, wrapper)
+        @wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            capture = running_capture()
+            if capture is None or capture.inline:
+                return function(*args, **kwargs)
+            given = parameters.bind(*args, **kwargs).arguments
+            return capture.at_break(function, args, kwargs, writes=given[writes] if writes else None)
+
+        return cast(Function, wrapper)
+
+    return mark

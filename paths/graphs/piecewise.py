@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.passes.split_module import split_module
 
 from paths.graphs.breakable import running_capture
-from paths.graphs.recorded import tensors_in
 
 Runnable = Callable[..., Any]
 
@@ -90,7 +89,8 @@ class PiecewiseCompiler:
 def split_graph(graph: fx.GraphModule, split_ops: Collection[Any]) -> tuple[fx.GraphModule, list[str]]:
     """Cut a captured graph at the split ops; neighbouring split ops stay together.
 
-    Returns the stitched module and the names of its submodules that hold no split op, in order.
+    Returns the stitched module and the names of its submodules that hold no split op, in order. Raises
+    RuntimeError where what split ops return is read behind the next ones: its buffer is theirs by then.
     """
     part_of: dict[fx.Node, int] = {}
     part, in_split, pieces = 0, False, {0}
@@ -103,6 +103,13 @@ def split_graph(graph: fx.GraphModule, split_ops: Collection[Any]) -> tuple[fx.G
             if not splits:
                 pieces.add(part)
         part_of[node] = part
+    late = [
+        node.name
+        for node, part in part_of.items()
+        if part not in pieces and any(part_of.get(user, part) > part + 1 for user in node.users)
+    ]
+    if late:
+        raise RuntimeError(f"{', '.join(late)}: read behind the next split ops, which write the same buffer")
     split = split_module(graph, graph, lambda node: part_of[node], keep_original_order=True)
     names = [f"submod_{number}" for number in sorted(pieces)]
     return split, [name for name in names if hasattr(split, name)]
@@ -168,26 +175,26 @@ class SplitOps:
         capture = running_capture()
         if capture is None or capture.inline:
             return self._forward(*args)
-        part = _BufferedPart(self._forward)
+        part = _BufferedPart(self._forward, capture.recording.keep)
         capture.at_break(part, args, {})
-        for buffer in tensors_in(part.result):
-            capture.recording.keep(buffer)
         return part.result
 
 
 class _BufferedPart:
-    """Makes its buffers at the capture, of all rows; later runs fill as many as are live."""
+    """Gets its buffers at the capture, of all rows; later runs fill as many as are live."""
 
-    def __init__(self, forward: Runnable) -> None:
+    def __init__(self, forward: Runnable, keep: Callable[[int, Tensor], Tensor]) -> None:
         self._forward = forward
+        self._keep: Callable[[int, Tensor], Tensor] | None = keep
         self.result: Any = None  # a tensor or a sequence of them
 
     def __call__(self, *args: Any) -> None:
         result = self._forward(*args)
-        if self.result is None:
-            self.result = result
-            return
         single = isinstance(result, Tensor)
+        if self._keep is not None:
+            keep, self._keep = self._keep, None  # a recording ends with its capture
+            self.result = keep(0, result) if single else [keep(*item) for item in enumerate(result or ())]
+            return
         for buffer, rows in zip(
             (self.result,) if single else self.result, (result,) if single else result, strict=True
         ):

@@ -7,7 +7,7 @@ and what an eager part is given is always this replay's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -105,8 +105,17 @@ class RecordedPass:
     def eager(self, function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._mode.record(function, args, kwargs, None)
 
-    def keep(self, tensor: Tensor) -> None:
+    def break_output(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        return like.new_empty(tuple(shape))
+
+    def cross(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, writes: Tensor | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, kwargs
+
+    def keep(self, place: int, tensor: Tensor) -> Tensor:
         self._mode.buffers.append(tensor)
+        return tensor
 
     def finish(self) -> Replay:
         return self._mode.finish(self._native)

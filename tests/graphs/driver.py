@@ -165,11 +165,11 @@ def random_work(
 
 
 def replays_equal_eager(
-    model, graphs: GraphConfig, *, steps: int, kv_dtype: str = "float32", seed: int = 0
+    model, graphs: GraphConfig, *, steps: int, kv_dtype: str = "float32", seed: int = 0, backend=None
 ) -> dict[str, int]:
     """Steps by mode, after every one gave the bits and the cache bytes of an eager twin of the same size."""
     index_dtype = "fp8" if kv_dtype.startswith("fp8") else kv_dtype
-    replayed = GraphDriver(model, graphs, kv_dtype=kv_dtype, index_dtype=index_dtype)
+    replayed = GraphDriver(model, graphs, kv_dtype=kv_dtype, index_dtype=index_dtype, backend=backend)
     eager = GraphDriver(model, GraphConfig(), kv_dtype=kv_dtype, index_dtype=index_dtype)
     assert replayed.same_caches(eager), "a capture has written to the caches"
     generator = torch.Generator().manual_seed(seed)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from contextlib import contextmanager
 
 import pytest
 import torch
 
 from paths.engine.batch import LayerCache
-from paths.graphs.breakable import BreakableCapture, break_point, running_capture
+from paths.graphs.breakable import BreakableCapture, break_output, break_point, running_capture
 from paths.graphs.cuda_backend import CudaBackend
 from paths.graphs.recorded import RecordedBackend
 from tests.graphs.driver import FULL_AND_PIECEWISE, GraphDriver
@@ -54,26 +53,27 @@ def calls(monkeypatch):
 
 
 def test_cuda_call_sequence(calls):
-    @break_point
+    @break_point(writes="out")
     def part(name, out):
         calls.append(name)
 
-    def run(out):
+    def run():
         calls.append("segment")
-        part("first", out)
-        part("second", out)
+        part("first", break_output(like, 2))
+        part("second", break_output(like, 2))
 
     backend = CudaBackend()
-    out = torch.empty(2)
+    like = torch.empty(0)
     with backend.session():
         backend.synchronize()
         recording = backend.recording()
         with BreakableCapture(recording, inline=False) as capture:
-            run(out)
+            run()
     assert calls == [
         *("synchronize", "enter side stream", "synchronize"),
-        *("begin 0 in pool", "segment", "end 0", "first"),
-        *("begin 1 in pool", "end 1", "second", "begin 2 in pool", "end 2"),
+        *("begin 0 in pool", "segment", "end 0"),  # the output is allocated outside of the pool
+        *("begin 1 in pool", "end 1", "first"),
+        *("begin 2 in pool", "end 2", "second", "begin 3 in pool", "end 3"),
         *("leave side stream", "synchronize"),
     ]
     assert (capture.segments, capture.breaks) == (3, 2)
@@ -81,29 +81,7 @@ def test_cuda_call_sequence(calls):
     calls.clear()
     replay = recording.finish()
     replay.run()
-    assert calls == ["replay 0", "first", "replay 1", "second", "replay 2"]
-    assert replay.buffers[0] is out
-
-
-def test_what_a_break_reads_stays_alive(calls):
-    """The pool would hand its memory to the next, smaller size, whose replay would then be read here."""
-
-    @break_point
-    def part(query, out):
-        pass
-
-    query = torch.ones(2)
-    alive = weakref.ref(query)
-    recording = CudaBackend().recording()
-    with BreakableCapture(recording, inline=False):
-        part(query, torch.ones(2))
-    replay = recording.finish()
-    del query, recording
-    gc.collect()
-    assert alive() is not None
-    del replay
-    gc.collect()
-    assert alive() is None
+    assert calls == ["replay 0", "replay 1", "first", "replay 2", "second", "replay 3"]
 
 
 def test_weights_and_caches_of_a_break_are_no_buffers(calls):
@@ -112,16 +90,16 @@ def test_weights_and_caches_of_a_break_are_no_buffers(calls):
         kv=torch.ones(2, 64, 8), kv_dtype="float32", k_scale=torch.ones(()), index=None, index_dtype="none"
     )
 
-    @break_point
+    @break_point(writes="out")
     def part(cache, out):
-        pass
+        outs.append(out)
 
-    out = torch.ones(2)
+    outs = []
     recording = CudaBackend().recording()
     with BreakableCapture(recording, inline=False):
-        part(cache, out=out)
+        part(cache, out=break_output(cache.kv, 2))
     (buffer,) = recording.finish().buffers
-    assert buffer is out
+    assert buffer is outs[0]
 
 
 def test_memory_of_a_pool_is_counted_once(small_model):
@@ -164,7 +142,8 @@ class Logged(RecordedBackend):
 
         class Wrapper:
             sees_kernels = False
-            call, eager = recording.call, recording.eager
+            call, eager, cross = recording.call, recording.eager, recording.cross
+            break_output = recording.break_output
             abort, keep, finish = recording.abort, recording.keep, recording.finish
 
             def begin(self):

@@ -11,7 +11,7 @@ import torch
 from paths.api import UserError
 from paths.dsa_mrv2.model import DsaModel
 from paths.engine.context import ForwardContext
-from paths.graphs.breakable import BreakableCapture, break_point, running_capture
+from paths.graphs.breakable import BreakableCapture, break_output, break_point, running_capture
 from paths.graphs.config import GraphConfig, GraphMode
 from paths.graphs.recorded import RecordedBackend
 from tests.graphs.conftest import dsa_model
@@ -255,12 +255,12 @@ class SharedScale:
         return hidden
 
     def _hidden(self, batch):
-        scratch = torch.empty(batch.num_tokens, 4)
+        scratch = break_output(torch.empty(0), batch.num_tokens, 4)
         self._fill(scratch, batch.positions)
         scale = scratch.amax() if self._leaks else scratch.amax(dim=-1, keepdim=True)
         return scratch / scale
 
-    @break_point
+    @break_point(writes="scratch")
     def _fill(self, scratch, positions):
         from paths.engine.context import current_context
 

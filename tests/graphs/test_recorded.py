@@ -158,7 +158,7 @@ class Layers:
             h = h + scratch
         self.out.copy_(h)
 
-    @break_point
+    @break_point(writes="out")
     def attend(self, query, out):
         self.eager_runs += 1
         assert running_capture() is None
@@ -166,7 +166,7 @@ class Layers:
         out[: self.live] = query[: self.live]
         self.inner(out)
 
-    @break_point
+    @break_point(writes="out")
     def inner(self, out):
         """Belongs to the break that calls it."""
         out[: self.live] += 1
@@ -205,7 +205,7 @@ def test_what_an_eager_part_is_given_is_this_replays():
 
 
 def test_an_eager_part_must_not_return():
-    @break_point
+    @break_point(writes=None)
     def returns(x):
         return x + 1
 
@@ -218,7 +218,7 @@ def test_an_eager_part_must_not_return():
 
 @pytest.mark.parametrize("where", ["segment", "break"])
 def test_an_exception_closes_the_capture(where):
-    @break_point
+    @break_point(writes=None)
     def part():
         if where == "break":
             raise ValueError("here")
