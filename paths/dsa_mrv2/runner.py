@@ -12,6 +12,7 @@ from torch import Tensor
 from paths.dsa_mrv2.input_buffers import InputBuffers, StepRows, send_step
 from paths.dsa_mrv2.states import RequestStates
 from paths.engine.host_memory import HostRing, TransferCounts
+from paths.engine.logprobs import ScoreReader
 from paths.engine.output import AsyncOutput, OutputCopier
 from paths.engine.requests import RequestTable
 from paths.engine.runner import Model
@@ -55,7 +56,8 @@ class RunnerV2:
         self._ring = HostRing(device, depth=STEPS_IN_FLIGHT, counts=self.transfers)
         self._copier = OutputCopier(device, max_rows=max_rows, depth=STEPS_IN_FLIGHT, counts=self.transfers)
         self._ops = KernelHeadOps(kernels, self._buffers)
-        self._head = SamplingHead(model, self._ops, eos_token_ids=eos_token_ids, device=device)
+        reader = ScoreReader(self.transfers, inside_step=False)
+        self._head = SamplingHead(model, self._ops, eos_token_ids=eos_token_ids, device=device, reader=reader)
 
     def nan_rows(self) -> int:
         return self._head.nan_rows()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paths.api import TokenLogprobs
-from paths.engine.logprobs import token_logprobs
+from paths.engine.logprobs import ScoreReader, token_logprobs
 from paths.engine.requests import RequestState, RequestTable
 from paths.engine.runner import Model
 from paths.engine.sampler import SamplingInputs
@@ -25,6 +25,7 @@ IntArray = npt.NDArray[np.int32]
 class PendingScores:
     """Log-probs of a step, computed when its tokens are read. Empty in most steps."""
 
+    reader: ScoreReader
     prompts: list[tuple[RequestState, Tensor, list[int]]] = field(default_factory=list)  # logits, targets
     outputs: dict[int, tuple[RequestState, Tensor]] = field(default_factory=dict)  # row → logits [1, V]
 
@@ -36,12 +37,12 @@ class PendingScores:
         for state, logits, targets in self.prompts:
             wanted = state.params.prompt_logprobs
             assert wanted is not None
-            state.prompt_logprobs.extend(token_logprobs(logits, targets, wanted))
+            state.prompt_logprobs.extend(token_logprobs(logits, targets, wanted, self.reader))
         scores = {}
         for row, (state, logits) in self.outputs.items():
             wanted = state.params.logprobs
             assert wanted is not None
-            scores[row] = token_logprobs(logits, [int(tokens[row])], wanted)[0]
+            scores[row] = token_logprobs(logits, [int(tokens[row])], wanted, self.reader)[0]
         return scores
 
 
@@ -79,10 +80,17 @@ class SamplingHead:
     """Logits of a step's last rows, and what is made of them. Nothing here waits for the device."""
 
     def __init__(
-        self, model: Model, ops: HeadOps, *, eos_token_ids: Sequence[int], device: torch.device
+        self,
+        model: Model,
+        ops: HeadOps,
+        *,
+        eos_token_ids: Sequence[int],
+        device: torch.device,
+        reader: ScoreReader,
     ) -> None:
         self._model = model
         self._ops = ops
+        self._reader = reader
         self._eos_token_ids = list(eos_token_ids)
         self._nan_rows = torch.zeros(1, dtype=torch.int64, device=device)
 
@@ -108,7 +116,7 @@ class SamplingHead:
         forbidden: ForbiddenTokens,
     ) -> tuple[Tensor, PendingScores]:
         """Sampled tokens int64 `[N]` of the plan's first N rows, from hidden `[T, Dm]`."""
-        scores = PendingScores()
+        scores = PendingScores(reader=self._reader)
         special = np.flatnonzero(table.needs_host[plan.slots])
         ends = np.cumsum(plan.num_tokens, dtype=np.int32)
         for row in special.tolist():

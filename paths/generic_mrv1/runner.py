@@ -11,6 +11,7 @@ from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE
 from paths.engine.host_memory import HostStaging, TransferCounts
+from paths.engine.logprobs import ScoreReader
 from paths.engine.output import ReadyOutput, StepResult
 from paths.engine.requests import RequestTable
 from paths.engine.runner import Model
@@ -48,7 +49,8 @@ class RunnerV1:
         self._batch = InputBatch(table)
         self._sampling = SamplingBuffers(table, self._staging, device)
         ops = TorchHeadOps(kernels, self._staging, max_reqs=len(table.live), device=device)
-        self._head = SamplingHead(model, ops, eos_token_ids=eos_token_ids, device=device)
+        reader = ScoreReader(self.transfers, inside_step=True)
+        self._head = SamplingHead(model, ops, eos_token_ids=eos_token_ids, device=device, reader=reader)
 
     def nan_rows(self) -> int:
         return self._head.nan_rows()

@@ -115,7 +115,16 @@ def busy_engine(runner: str, count: int = 3, **params):
     return engine
 
 
-@pytest.mark.parametrize("params", [{}, {"temperature": 1.0}, {"min_tokens": 190, "stop_token_ids": (5,)}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 1.0},
+        {"min_tokens": 190, "stop_token_ids": (5,)},
+        {"logprobs": 2},
+        {"logprobs": -1},
+    ],
+)
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_own_counts_are_what_the_audit_sees(runner, params):
     engine = busy_engine(runner, **params)
@@ -132,11 +141,29 @@ def test_own_counts_are_what_the_audit_sees(runner, params):
     assert counters.blocking_waits == len(audit.waits)
     v2 = runner != "V1"
     assert counters.output_waits == (steps if v2 else 0)
-    assert counters.blocking_waits == (0 if v2 else steps)
+    scored = {2: 3, -1: 2}.get(params.get("logprobs"), 0) * 3 * steps  # reads: ids, scores, the chosen one's
+    assert counters.blocking_waits == (0 if v2 else steps + scored)
     if v2:
-        assert counters.host_device_copies == 2 * steps
+        sent = 3 * steps if scored else 0  # the token that each request chose
+        assert counters.host_device_copies == 2 * steps + scored + sent
     else:
         assert counters.host_device_copies >= 8 * steps
+
+
+@pytest.mark.parametrize("alternatives", [1, -1])
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_own_counts_of_scored_prompts_are_what_the_audit_sees(runner, alternatives):
+    """A prompt in two chunks, each scored when its step is read."""
+    engine = make_engine(runner, max_num_batched_tokens=8)
+    audit = TransferAudit(CPU)
+    engine.add(request(1, list(range(1, 14)), max_tokens=2, prompt_logprobs=alternatives))
+    with audit.of_steps(engine._runner), without_the_model(engine):
+        run_until_idle(engine)
+    counters = engine.counters()
+    assert counters.host_device_copies == len(audit.copies)
+    assert counters.blocking_waits == len(audit.waits)
+    reads = 2 * (3 if alternatives == 1 else 2)
+    assert counters.blocking_waits == (3 + reads if runner == "V1" else 0)
 
 
 class without_the_model:
