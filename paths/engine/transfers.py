@@ -57,6 +57,7 @@ WAITING_OPS = frozenset(
     }
 )
 _ABSENT = object()
+_DRIVER_SAYS = "synchronizing CUDA operation"  # in the warning of torch.cuda.set_sync_debug_mode
 REPEATING_OPS = frozenset({aten.repeat_interleave.Tensor, aten.repeat_interleave.self_Tensor})
 INDEXING_OPS = frozenset({aten.index.Tensor, aten.index_put_.default, aten.index_put.default})
 
@@ -97,18 +98,26 @@ class TransferAudit:
 
     @contextmanager
     def _asking_the_driver(self) -> Iterator[None]:
+        """Warnings that are not the driver's own go where they would have gone, after the step."""
         if self.device.type != "cuda":
             yield
             return
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error" if self._errors else "warn")
+        caught: list[warnings.WarningMessage] = []
         try:
             with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+                warnings.filterwarnings("always", message=f".*{_DRIVER_SAYS}")
                 yield
         finally:
             torch.cuda.set_sync_debug_mode(before)
-        self.driver_waits += sum("synchronizing CUDA operation" in str(w.message) for w in caught)
+            for warning in caught:
+                if _DRIVER_SAYS in str(warning.message):
+                    self.driver_waits += 1
+                else:
+                    warnings.showwarning(
+                        warning.message, warning.category, warning.filename, warning.lineno, warning.file
+                    )
 
     def saw(self, what: str, *, waits: bool) -> None:
         self.copies.append(what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -164,6 +165,26 @@ def test_own_counts_of_scored_prompts_are_what_the_audit_sees(runner, alternativ
     assert counters.blocking_waits == len(audit.waits)
     reads = 2 * (3 if alternatives == 1 else 2)
     assert counters.blocking_waits == (3 + reads if runner == "V1" else 0)
+
+
+@pytest.mark.filterwarnings("default")
+def test_other_warnings_of_an_audited_step_are_not_lost(monkeypatch):
+    """Of a CUDA device, as far as warnings go; the step itself runs on the CPU."""
+    modes = []
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    audit = TransferAudit(torch.device("cuda"))
+    with warnings.catch_warnings(record=True) as seen_outside:
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with pytest.raises(ZeroDivisionError), audit._asking_the_driver():
+            for _ in range(2):
+                warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=1)
+            warnings.warn("rope scaling is odd", UserWarning, stacklevel=1)
+            warnings.warn("nobody asked for these", DeprecationWarning, stacklevel=1)
+            raise ZeroDivisionError
+    assert [str(w.message) for w in seen_outside] == ["rope scaling is odd"]
+    assert seen_outside[0].filename == __file__
+    assert (audit.driver_waits, modes) == (2, ["warn", 0])
 
 
 class without_the_model:
