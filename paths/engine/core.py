@@ -123,6 +123,7 @@ class EngineCore:
         return self._events.take()
 
     def counters(self) -> Counters:
+        """For the bounds of a window: on an accelerator this waits for the steps in flight (`nan_rows`)."""
         return self._tally.counters()
 
     def effective(self) -> Effective:

@@ -141,7 +141,10 @@ class SamplingHead:
         return tokens, scores
 
     def nan_rows(self) -> int:
-        """Sampled rows so far whose logits held a NaN: their tokens mean nothing."""
+        """Sampled rows so far whose logits held a NaN: their tokens mean nothing.
+
+        Waits for every step in flight: the count lives on the device. Not for use inside a step.
+        """
         return int(self._nan_rows)
 
     def _add_prompt(
