@@ -73,6 +73,7 @@ class OutputCopier:
         self._stream.wait_stream(torch.cuda.current_stream(tokens.device))
         with torch.cuda.stream(self._stream):
             host.copy_(tokens, non_blocking=True)
+            # who waits for it sleeps: a spinning thread would take a processor from the client
             copied = torch.cuda.Event(blocking=True)
             copied.record()
         return AsyncOutput(host, copied, self._counts, scores=scores, source=tokens)
