@@ -18,7 +18,14 @@ from paths.api import (
     UserError,
 )
 from paths.dsa_mrv2.kernels.describe import describe_fused_kernels
-from paths.graphs.config import CPU_FULL_SIZES, CPU_PIECEWISE_SIZES, GPU_SIZES, GraphConfig, GraphMode
+from paths.graphs.config import (
+    CPU_FULL_SIZES,
+    CPU_PIECEWISE_SIZES,
+    GPU_FULL_SIZES,
+    GPU_PIECEWISE_SIZES,
+    GraphConfig,
+    GraphMode,
+)
 from paths.kernels.describe import describe_kernels
 from paths.kernels.gates import Formats
 
@@ -122,8 +129,8 @@ class BuiltInOptions(BaseModel):
         return GraphConfig(
             decode=decode,
             mixed=mixed,
-            full_sizes=CPU_FULL_SIZES if cpu else GPU_SIZES,
-            piecewise_sizes=CPU_PIECEWISE_SIZES if cpu else GPU_SIZES,
+            full_sizes=CPU_FULL_SIZES if cpu else GPU_FULL_SIZES,
+            piecewise_sizes=CPU_PIECEWISE_SIZES if cpu else GPU_PIECEWISE_SIZES,
             debug=debug,
         )
 

@@ -8,8 +8,11 @@ from enum import StrEnum
 # every size up to 64 tokens costs little padding; larger batches are bound by arithmetic
 CPU_FULL_SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
 CPU_PIECEWISE_SIZES = (*range(8, 64, 8), *range(64, 257, 16))
-# a GPU is bound by launches far longer: up to the largest default batch
-GPU_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 1025, 16))
+# a GPU is bound by launches far longer: up to the largest default batch. Every size of a deep model costs a
+# long capture, so there are few; from 5 rows on fewer than twice the live rows are computed
+GPU_FULL_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+# mixed batches hold a chunk of a prompt and are rarely small
+GPU_PIECEWISE_SIZES = (8, 16, 32, 64, 128, 256, 512, 768, 1024)
 
 
 class GraphMode(StrEnum):

@@ -119,6 +119,14 @@ def test_a_gpu_captures_up_to_the_default_number_of_requests():
     assert found.full_sizes[:4] == (1, 2, 4, 8)
 
 
+@pytest.mark.parametrize("kind", ["full_sizes", "piecewise_sizes"])
+def test_a_gpu_captures_few_sizes_and_pads_to_less_than_twice_the_rows(kind):
+    sizes = getattr(BuiltInOptions.parse(GOOD, path="mine").graph_config(device="cuda", debug=False), kind)
+    assert len(sizes) <= 17
+    for live in range(5, sizes[-1] + 1):
+        assert next(size for size in sizes if size >= live) < 2 * live
+
+
 @pytest.mark.parametrize(
     ("missing", "words"), [("compiler", "a C++ compiler"), ("python_headers", "Python.h")]
 )
