@@ -25,6 +25,7 @@ from paths.graphs.native import load_native
 from paths.graphs.recorded import RecordedBackend
 from paths.graphs.shape import BatchShape, Descriptor
 from paths.kernels.cpp import CppUnavailable
+from paths.kernels.registry import Kernels
 
 __all__ = ["CaptureReport", "GraphCounts", "GraphedForward"]
 
@@ -67,11 +68,15 @@ class GraphedForward:
         self._dispatcher: Dispatcher | None = None
         if config.captures:
             capturable = self._capturable = _capturable(model)
+            kernels = capturable.context(inputs.padded(1, 1, max_length=1), caches).kernels
+            backend = backend or _backend_for(inputs, capturable, kernels)
+            if config.decode is GraphMode.FULL and isinstance(backend, CudaBackend):
+                _refuse_waits(kernels, ranks=capturable.max_model_len > inputs.index_topk)
             self._capturer = GraphCapturer(
                 model=capturable,
                 caches=caches,
                 inputs=inputs,
-                backend=backend or _backend_for(inputs, capturable, caches),
+                backend=backend,
             )
             self._dispatcher = Dispatcher(
                 config,
@@ -152,11 +157,24 @@ def _capturable(model: Any) -> Capturable:
     return model
 
 
-def _backend_for(inputs: StaticInputs, model: Capturable, caches: Sequence[LayerCache]) -> GraphBackend:
+def _refuse_waits(kernels: Kernels, *, ranks: bool) -> None:
+    """A stream that is captured cannot be waited for. ranks: whether keys are ever ranked, by index_topk.
+
+    The other ops that depend on lengths are called by no model.
+    """
+    for op in ("sparse_mla", "index_topk") if ranks else ("sparse_mla",):
+        name = kernels.implementations[op]
+        if name != "triton":
+            raise UserError(
+                f"kernel {op}={name} waits for the GPU, so decode steps cannot be captured into FULL graphs: "
+                "set path.options.graphs=piecewise or none"
+            )
+
+
+def _backend_for(inputs: StaticInputs, model: Capturable, kernels: Kernels) -> GraphBackend:
     if inputs.device.type == "cuda":
         return CudaBackend()
     inner: Mapping[Any, Callable[..., Any]] = getattr(model, "recorded_ops", {})
-    kernels = model.context(inputs.padded(1, 1, max_length=1), caches).kernels
     if "cpp" not in kernels.implementations.values():
         return RecordedBackend(inner)
     try:

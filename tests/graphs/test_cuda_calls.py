@@ -8,11 +8,12 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from paths.api import UserError
 from paths.engine.batch import LayerCache
 from paths.graphs.breakable import BreakableCapture, break_output, break_point, running_capture
 from paths.graphs.cuda_backend import CudaBackend
 from paths.graphs.recorded import RecordedBackend
-from tests.graphs.driver import FULL_AND_PIECEWISE, GraphDriver
+from tests.graphs.driver import FULL_AND_PIECEWISE, PIECEWISE_ONLY, GraphDriver
 
 
 @pytest.fixture
@@ -120,6 +121,25 @@ def test_an_exception_ends_the_cuda_capture(calls):
         raise ValueError("in a segment")
     assert calls == ["begin 0 in pool", "end 0"]
     assert running_capture() is None
+
+
+@pytest.mark.parametrize(
+    ("op", "name"), [("sparse_mla", "torch"), ("index_topk", "torch"), ("index_topk", "reference")]
+)
+def test_a_kernel_that_waits_is_no_part_of_a_full_cuda_graph(calls, monkeypatch, small_model, op, name):
+    implementations = small_model._kernels.implementations
+    for other in ("sparse_mla", "index_topk"):
+        monkeypatch.setitem(implementations, other, "triton")
+    GraphDriver(small_model, FULL_AND_PIECEWISE, backend=CudaBackend(), capture=False)
+    monkeypatch.setitem(implementations, op, name)
+    remedy = rf"kernel {op}={name} waits for the GPU.*FULL.*path\.options\.graphs=piecewise or none"
+    with pytest.raises(UserError, match=remedy):
+        GraphDriver(small_model, FULL_AND_PIECEWISE, backend=CudaBackend(), capture=False)
+    for config, backend in ((PIECEWISE_ONLY, CudaBackend()), (FULL_AND_PIECEWISE, RecordedBackend())):
+        GraphDriver(small_model, config, backend=backend, capture=False)
+    if op == "index_topk":  # never called where no row sees more keys than are selected
+        monkeypatch.setattr(small_model, "max_model_len", small_model.config.index_topk)
+        GraphDriver(small_model, FULL_AND_PIECEWISE, backend=CudaBackend(), capture=False)
 
 
 class Logged(RecordedBackend):
