@@ -40,7 +40,7 @@ class Expectation(_Section):
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="a number from 0 to 1: replayed steps by those not above the largest captured size",
+        description="a number from 0 to 1: replayed steps by those that a captured graph could have run",
     )
     graphs_min: int | None = Field(None, ge=0, description="an integer from 0: fewest captured graphs")
     graphs_max: int | None = Field(None, ge=0, description="an integer from 0: most captured graphs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -87,15 +88,19 @@ def token_accounts(measurement: Measurement, times: RequestTimes) -> tuple[int, 
 _TOO_LARGE = "above the largest size"
 
 
-def replayed_steps(steps: Mapping[str, int], misses: Mapping[str, int]) -> tuple[int, int]:
+def replayed_steps(counted: Mapping[str, Any], *, uniform_only: bool) -> tuple[int, int]:
     """Steps that replayed a graph, and those that one could have run: all but the ones too large for any.
 
-    misses: reason → steps below the configured mode. A reason says what each mode lacked, FULL first; where
-    it does not end with PIECEWISE, the step was replayed as that.
+    counted: differences of `Counters`. Its `graph_misses` are reason → steps below the configured mode; a
+    reason says what each mode lacked, FULL first; where it does not end with PIECEWISE, the step was replayed
+    as that. uniform_only: nothing is captured for steps in which requests have different numbers of tokens;
+    these run eagerly on purpose, without a reason, and are left out.
     """
+    steps, misses = counted["steps"], counted["graph_misses"]
     replayed = steps.get("FULL", 0) + steps.get("PIECEWISE", 0)
     too_large = sum(number for reason, number in misses.items() if _fits_no_graph(reason))
-    return replayed, sum(steps.values()) - too_large
+    candidates = counted["uniform_steps"] if uniform_only else sum(steps.values())
+    return replayed, candidates - too_large
 
 
 def _fits_no_graph(reason: str) -> bool:

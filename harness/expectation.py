@@ -46,7 +46,9 @@ def mismatches(
             found += _kernels(expected, effective, measured=measured)
             found += _cache_bytes(expected, config, effective)
             if measured and expected.min_replay_frac is not None:
-                found += _replays(expected.min_replay_frac, counted)
+                found += _replays(
+                    expected.min_replay_frac, counted, uniform_only=only_uniform_replays(path, config.device)
+                )
     return list(dict.fromkeys(found))
 
 
@@ -99,13 +101,20 @@ def _graphs(expected: Expectation, effective: Effective) -> Iterator[str]:
                 yield f"{steps} steps ran in graph mode {mode}, expected {' or '.join(expected.graph_modes)}"
 
 
-def _replays(fraction: float, counted: Mapping[str, Any] | None) -> Iterator[str]:
-    """Steps of the measured window that replayed a graph; those too large for any graph do not count."""
+def only_uniform_replays(path: PathSection, device: str) -> bool:
+    """Whether the path may run steps as FULL but not as PIECEWISE: it has no graph for mixed steps."""
+    sections = (path.expect.get("any"), path.expect.get(device))  # type: ignore[call-overload]
+    modes = [section.graph_modes for section in sections if section is not None and section.graph_modes]
+    return any("FULL" in allowed and "PIECEWISE" not in allowed for allowed in modes)
+
+
+def _replays(fraction: float, counted: Mapping[str, Any] | None, *, uniform_only: bool) -> Iterator[str]:
+    """Steps of the measured window that replayed a graph, by those that one could have run."""
     if counted is None:
         yield f"replays not known: no engine counters of the load, expected a fraction of {fraction:g}"
         return
     misses = counted["graph_misses"]
-    replayed, eligible = replayed_steps(counted["steps"], misses)
+    replayed, eligible = replayed_steps(counted, uniform_only=uniform_only)
     if replayed < fraction * eligible:
         yield (
             f"{replayed} of {eligible} measured steps replayed a graph,"

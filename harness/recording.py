@@ -12,7 +12,7 @@ from harness.checks import why_invalid
 from harness.counters import replayed_steps
 from harness.effective import without_counts
 from harness.errors import ExitCode, one_line
-from harness.expectation import mismatches
+from harness.expectation import mismatches, only_uniform_replays
 from harness.launch import Ready
 from harness.measurement import Measurement
 from harness.metrics import summarize
@@ -104,7 +104,7 @@ def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective
     except MeasurementError as error:
         return Outcome(state=CellState.INVALID, reason=f"contradictory times: {error}", effective=effective)
     checks |= {"slots": slots_check(cell)}
-    counters = counter_difference(measurement)
+    counters = counter_difference(measurement, cell)
     wrong = mismatches(cell.config.path, cell.engine, effective, measured=True, counted=counters)
     state, reason = _state(measurement, wrong, effective, checks, statuses)
     return Outcome(
@@ -155,20 +155,21 @@ def _counted(statuses: dict[str, int]) -> str:
     return ", ".join(f"{number} {status}" for status, number in statuses.items()) or "none was sent"
 
 
-def counter_difference(measurement: Measurement) -> dict[str, Any] | None:
+def counter_difference(measurement: Measurement, cell: Cell) -> dict[str, Any] | None:
     """Counters over the steady window, or over the whole load where there was none, and ratios of them."""
     start = measurement.window_start or measurement.before
     end = measurement.window_end or measurement.after
     if start is None or end is None or end.time_ns < start.time_ns:
         return None
     counted = _difference(start.counters, end.counters)
-    return {"seconds": (end.time_ns - start.time_ns) / 1e9, **counted, "ratios": _ratios(counted)}
+    return {"seconds": (end.time_ns - start.time_ns) / 1e9, **counted, "ratios": _ratios(counted, cell)}
 
 
-def _ratios(counted: Mapping[str, Any]) -> dict[str, float | None]:
+def _ratios(counted: Mapping[str, Any], cell: Cell) -> dict[str, float | None]:
     """What one step cost in transfers and padding, and how many of the steps that could replay did."""
     steps = sum(counted["steps"].values())
-    replayed, eligible = replayed_steps(counted["steps"], counted["graph_misses"])
+    uniform_only = only_uniform_replays(cell.config.path, cell.engine.device)
+    replayed, eligible = replayed_steps(counted, uniform_only=uniform_only)
 
     def share(part: float, whole: float) -> float | None:
         return part / whole if whole > 0 else None
@@ -195,10 +196,11 @@ def _difference(start: Counters, end: Counters) -> dict[str, Any]:
     return difference
 
 
-def judge_partial(measurement: Measurement, state: CellState, reason: str) -> Outcome:
+def judge_partial(measurement: Measurement, cell: Cell, state: CellState, reason: str) -> Outcome:
     """The outcome of a load that was cut short: statuses of what was attempted, no metrics."""
     try:
         _, _, statuses = summarize(measurement, gpus=1)
     except MeasurementError as error:
         return Outcome(state=state, reason=f"{reason} (and contradictory times: {error})")
-    return Outcome(state=state, reason=reason, statuses=statuses, counters=counter_difference(measurement))
+    counters = counter_difference(measurement, cell)
+    return Outcome(state=state, reason=reason, statuses=statuses, counters=counters)

@@ -242,7 +242,7 @@ class _Run:
                 before = ready.endpoint.effective()
             measurement = run_load(ready.endpoint, source, spec, on_progress=says, interruptions=allowed)
         except LoadInterrupted as died:
-            outcome = judge_partial(died.measurement, STATE_OF_DEATH[died.kind], died.reason)
+            outcome = judge_partial(died.measurement, cell, STATE_OF_DEATH[died.kind], died.reason)
             return _End(outcome=outcome, measurement=died.measurement, alive=False)
         except EngineDied as died:
             outcome = Outcome(state=STATE_OF_DEATH[died.kind], reason=f"before the load: {died.reason}")
@@ -250,12 +250,14 @@ class _Run:
         except LoadCancelled as cancelled:
             measurement, interrupted = cancelled.measurement, True
             if not cancelled.finished:
-                outcome = judge_partial(measurement, CellState.SKIPPED, "interrupted")
+                outcome = judge_partial(measurement, cell, CellState.SKIPPED, "interrupted")
                 return _End(outcome=outcome, measurement=measurement, alive=False, interrupted=True)
         try:
             after = ready.endpoint.effective()
         except EngineDied as died:
-            outcome = judge_partial(measurement, STATE_OF_DEATH[died.kind], f"after the load: {died.reason}")
+            outcome = judge_partial(
+                measurement, cell, STATE_OF_DEATH[died.kind], f"after the load: {died.reason}"
+            )
             return _End(outcome=outcome, measurement=measurement, alive=False, interrupted=interrupted)
         outcome = judge_measurement(measurement, cell, effective_of_cell(before, after))
         return _End(outcome=outcome, measurement=measurement, interrupted=interrupted)

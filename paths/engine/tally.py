@@ -45,6 +45,7 @@ class Tally:
     def count(self, plan: StepPlan) -> None:
         """A step, before the table counts it as done."""
         rows, tokens = self._rows, plan.total_tokens
+        rows.uniform_steps += int((plan.num_tokens == 1).all())
         rows.tokens_real += tokens
         # a row at or past the prompt's length has an output token as its input; recomputed ones count too
         end = plan.start + plan.num_tokens

@@ -202,6 +202,7 @@ def test_counters_tell_prompt_decode_and_sparse_tokens(runner):
     assert counters.decode_tokens == 4  # the first output token comes from the prompt's last row
     assert counters.decode_tokens_sparse == 2  # contexts 7, 8, 9, 10 against a top-k of 8
     assert counters.output_tokens == 5
+    assert (sum(counters.steps.values()), counters.uniform_steps) == (5, 4)
 
 
 def test_sampled_output_does_not_depend_on_the_batch(runner):
