@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paths.graphs.backend import Recording, Replay
@@ -44,6 +45,8 @@ READS_VALUES = frozenset(
         aten.repeat_interleave.self_Tensor,
     }
 )
+# tensor methods that bring values to Python without an operator
+READS_UNSEEN = frozenset({"tolist", "numpy", "__array__"})
 MASKS = (torch.bool, torch.uint8)
 READS_HOST = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default})
 
@@ -78,16 +81,19 @@ class RecordedPass:
 
     def __init__(self, inner: Mapping[Any, Callable[..., Any]], native: Any) -> None:
         self._mode = _Recorder(inner)
+        self._reads = _ReadGuard()
         self._native = native
         self._open = False
 
     def begin(self) -> None:
+        self._reads.__enter__()
         self._mode.__enter__()
         self._open = True
 
     def end(self) -> None:
         self._open = False
         self._mode.__exit__(None, None, None)
+        self._reads.__exit__(None, None, None)
 
     def abort(self) -> None:
         if self._open:
@@ -95,9 +101,11 @@ class RecordedPass:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._mode.__exit__(None, None, None)
+        self._reads.active = False
         try:
             result = function(*args, **kwargs)
         finally:
+            self._reads.active = True
             self._mode.__enter__()
         self._mode.record(function, args, kwargs, result)
         return result
@@ -119,6 +127,19 @@ class RecordedPass:
 
     def finish(self) -> Replay:
         return self._mode.finish(self._native)
+
+
+class _ReadGuard(TorchFunctionMode):
+    """Refuses what the recorder does not see: a value that Python has read would be the capture's forever."""
+
+    active = True  # torch sets a function mode aside while an operator runs: a call cannot leave it
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self.active and getattr(func, "__name__", "") in READS_UNSEEN:
+            raise RuntimeError(f"{func.__name__}: it depends on the data, so a graph cannot replay it")
+        return func(*args, **(kwargs or {}))
 
 
 class _Recorder(TorchDispatchMode):

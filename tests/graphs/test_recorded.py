@@ -6,6 +6,7 @@ import gc
 import weakref
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -74,6 +75,9 @@ def test_values_views_buffers_and_inplace_ops():
         (lambda x: x.unique(), "depends on the data"),
         (lambda x: x.repeat_interleave(x.long()), "depends on the data"),
         (lambda x: int(x[0]), "depends on the data"),
+        (lambda x: x.tolist(), "tolist: it depends on the data"),
+        (lambda x: (x + 1).numpy(), "numpy: it depends on the data"),
+        (lambda x: np.asarray(x), "(numpy|__array__): it depends on the data"),
         (lambda x: torch.rand(3), "rand.*it is random"),
         (lambda x: x.bernoulli_(), "bernoulli.*it is random"),
         (lambda x: torch.tensor([1.0, 2.0]), "lift_fresh.*reads the host's memory"),
