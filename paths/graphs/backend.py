@@ -15,7 +15,7 @@ class Replay:
     """One captured forward pass."""
 
     run: Callable[[], None]
-    buffers: Sequence[Tensor]  # storage that outlives a replay and that eager parts write
+    buffers: Sequence[Tensor]  # storage that outlives a replay and that crosses its breaks
     memory_bytes: int  # of those buffers; 0 where `pool_bytes` has them
 
 

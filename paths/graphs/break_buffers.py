@@ -13,12 +13,12 @@ class BreakBuffers:
 
     Replays run one after the other and a break runs right behind its segment, so nothing in here is needed
     any more when the next break is reached. A buffer has as many rows as were ever asked for: capture the
-    largest size first. One that is outgrown stays alive where it was handed out.
+    largest size first. One that is outgrown stays: earlier graphs have it, and its address is not given away.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[Hashable, Tensor] = {}
-        self._addresses: set[int] = set()  # of their storages
+        self._by_address: dict[int, Tensor] = {}  # of the storage; the outgrown too
 
     def has(self, place: Hashable, like: Tensor, shape: Sequence[int]) -> bool:
         """Whether `view` would allocate nothing."""
@@ -29,16 +29,13 @@ class BreakBuffers:
         """`shape`, in the dtype and on the device of `like`; allocated where there are too few rows."""
         key, rows = _key(place, like, shape)
         if not self.has(place, like, shape):
-            self._buffers[key] = torch.empty((rows, *shape[1:]), dtype=like.dtype, device=like.device)
-            self._addresses.add(self._buffers[key].untyped_storage().data_ptr())
+            made = torch.empty((rows, *shape[1:]), dtype=like.dtype, device=like.device)
+            self._buffers[key] = self._by_address[made.untyped_storage().data_ptr()] = made
         return self._buffers[key][:rows].view(tuple(shape))
 
     def owns(self, tensor: Tensor) -> bool:
         """Whether it is a view of one of the buffers; a tensor without elements may pass for one."""
-        return tensor.numel() == 0 or tensor.untyped_storage().data_ptr() in self._addresses
-
-    def nbytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self._buffers.values())
+        return tensor.numel() == 0 or tensor.untyped_storage().data_ptr() in self._by_address
 
 
 def _key(place: Hashable, like: Tensor, shape: Sequence[int]) -> tuple[Hashable, int]:
