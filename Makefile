@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# two files at a time, each in one process: engines under test take one thread each
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install bench test test-slow lint clean
@@ -21,10 +23,10 @@ bench: $(STAMP) ## the main job: python -m harness +path=dsa_mrv2 concurrency=1,
 	$(BIN)/python -m harness +path=dsa_mrv2 concurrency=1,1024
 
 test: $(STAMP) ## the test suite, minutes
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(STAMP) ## the long suites
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

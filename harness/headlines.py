@@ -22,7 +22,7 @@ def latency_metrics(records: Sequence[Record], stems: Sequence[str]) -> list[str
 
 def notes(record: Record) -> list[str]:
     """What a reader of the numbers must know, in sentences; not a fault of the measurement."""
-    return [*_choice(record), *_sparsity(record)]
+    return [*_choice(record), *_sparsity(record), *_graphs(record)]
 
 
 def _choice(record: Record) -> list[str]:
@@ -43,3 +43,15 @@ def _sparsity(record: Record) -> list[str]:
         f"sparsity not exercised: {share.value:.0%} of the decode tokens had a context longer than"
         " index_topk; raise isl or osl to measure sparse attention"
     ]
+
+
+def _graphs(record: Record) -> list[str]:
+    """A load whose steps mostly fit no captured graph measures the path without its graphs."""
+    counters = record.counters or {}
+    steps: dict[str, int] = counters.get("steps") or {}
+    eager, total = steps.get("NONE", 0), sum(steps.values())
+    if not (record.effective or {}).get("graphs") or eager <= total / 2:
+        return []
+    misses: dict[str, int] = counters.get("graph_misses") or {}
+    why = max(misses, key=misses.__getitem__) if misses else "not configured for such batches"
+    return [f"graphs not exercised: {eager} of {total} steps ran without one ({why})"]

@@ -168,7 +168,7 @@ def _launch(records: Sequence[Record]) -> Launch:
         cells=len(records),
         headline=_headline(effective or {}),
         effective=effective,
-        settings=tables.compare_settings(last),
+        settings=tables.compare_settings(last.model_copy(update={"effective": effective})),
         kernels=[(op, _calls(implementations)) for op, implementations in kernels.items()],
         fallbacks=_said(records, "fallbacks"),
         notes=_said(records, "notes"),

@@ -41,13 +41,13 @@ HEADLINES = {
     "dsa_active_token_frac": "Sparse decode tokens",
 }
 EXIT_WORDS = {
-    0: "nothing gated failed",
+    0: "every cell was measured, nothing gated failed",
     1: "performance regression",
     2: "usage or configuration",
     3: "inconclusive or not comparable",
     4: "correctness",
     5: "infrastructure: start-up, crash, time-out, out of memory or all requests refused",
-    6: "invalid measurement",
+    6: "path mismatch or invalid measurement",
     7: "a required cell is missing or unsupported",
     130: "interrupted",
 }

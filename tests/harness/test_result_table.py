@@ -67,3 +67,12 @@ def test_failed_checks_and_notes_are_lines_of_their_own(shown):
     twice = shown(make(0, metrics=few), make(1, metrics=few), make(2))
     assert twice.count("note (2 of 3 cells): sparsity not exercised: 25%") == 1
     assert "note:" not in shown(make())
+
+
+def test_a_load_that_fits_no_graph_says_so(shown):
+    counters = {"steps": {"NONE": 9, "FULL": 8}, "graph_misses": {"PIECEWISE: too large": 9}}
+    said = "note: graphs not exercised: 9 of 17 steps ran without one (PIECEWISE: too large)"
+    assert said in " ".join(shown(make(effective={"graphs": 2}, counters=counters)).split())
+    half = counters | {"steps": {"NONE": 8, "FULL": 8}}
+    assert "graphs" not in shown(make(effective={"graphs": 2}, counters=half))
+    assert "graphs" not in shown(make(effective={"graphs": 0}, counters=counters)), "an eager path has none"

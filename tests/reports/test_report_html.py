@@ -276,6 +276,15 @@ def test_open_loops_headline_the_latency_from_the_schedule(page, record):
     assert "TTFT from schedule p50 ↓ ms" in both and "TTFT p50 ↓ ms" in both
 
 
+def test_the_steps_of_a_launch_are_summed_wherever_they_stand(page, record):
+    """Two cells on one launch: the settings table must not show those of the last one alone."""
+    ran = [
+        record(i, effective={"graph_modes": {"FULL": 1000 + i, "NONE": 0}}, launch_id="L000") for i in (0, 1)
+    ]
+    text = page(ran).by_id("proof").text
+    assert "2,001" in text and "1,001" not in text and "1001" not in text
+
+
 def test_a_run_that_did_not_exercise_sparsity_says_so(page, record):
     def with_share(order, share, **changes):
         metric = Metric(value=share, unit="fraction", better="none", n=99)
