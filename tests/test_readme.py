@@ -81,7 +81,7 @@ def test_command_runs(folder, command):
     ("target", "recipe"),
     [
         ("bench", "python -m harness +path=dsa_mrv2 concurrency=1,1024"),
-        ("test", 'python -m pytest -m "not slow"'),
+        ("test", 'python -m pytest --numprocesses 2 --dist loadfile -m "not slow"'),
     ],
 )
 def test_make_target_is_its_command(target, recipe):
