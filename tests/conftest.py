@@ -19,7 +19,9 @@ def poisoned_memory(request, monkeypatch):
                 return tensor
             if tensor.dtype.is_floating_point:
                 # fp8 has no fill; all ones are NaN in every floating point format used here
-                tensor.view(torch.uint8).fill_(0xFF) if tensor.is_contiguous() else tensor.fill_(float("nan"))
+                tensor.view(-1).view(torch.uint8).fill_(0xFF) if tensor.is_contiguous() else tensor.fill_(
+                    float("nan")
+                )
             elif tensor.dtype in (torch.int32, torch.int64):
                 tensor.fill_(-(2**30))
             elif tensor.dtype is torch.uint8:
