@@ -66,6 +66,8 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     max_model_len: int = 8192
     kv_pages: int = 2048
+    mtp: int = 0  # tokens that the MTP head drafts after each step; 0: no speculation
+    mtp_forced_al: float | None = None  # accept by chance up to this mean length, whatever the drafts are
     seed: int = 0
     debug: dict[str, Any] = field(default_factory=dict)
 
@@ -142,6 +144,8 @@ class StepEvents(Sequence[TokenEvent]):
     token_counts: npt.NDArray[np.int32]  # [E]
     token_ids: npt.NDArray[np.int32]  # [sum(token_counts)]
     finish: npt.NDArray[np.int8]  # [E] FinishReason
+    drafted: npt.NDArray[np.int32] | None = None  # [E] drafts that were verified for it; None: no speculation
+    accepted: npt.NDArray[np.int32] | None = None  # [E] of these, before the answer was cut
     details: dict[int, EventDetail] = field(default_factory=dict)  # event row → detail
 
     def __len__(self) -> int:
@@ -184,6 +188,12 @@ class Counters:
     decode_tokens: int = 0  # rows whose input was an output token
     output_tokens: int = 0  # tokens emitted
     decode_tokens_sparse: int = 0  # decode tokens whose context is longer than index_topk
+    verify_steps: int = 0  # verifications of at least one draft, one for each request and step
+    drafted_tokens: int = 0  # drafts verified
+    accepted_tokens: int = 0  # of these; the token that ends a verification is not a draft
+    accepted_at: list[int] = field(default_factory=list)  # [mtp] verifications that accepted draft 1, 2, …
+    verified_at: list[int] = field(default_factory=list)  # [mtp] verifications that had a draft 1, 2, …
+    truncated_tokens: int = 0  # accepted or bonus tokens behind a stop or a length limit: not emitted
     recompiles: int = 0  # after warm-up
     graph_misses: dict[str, int] = field(default_factory=dict)  # why a step ran below its mode → steps
     host_device_copies: int = 0  # either direction, inside steps
@@ -234,6 +244,8 @@ class Effective:
     threads: int
     pid: int
     graphs: int = 0  # captured
+    mtp: int = 0  # drafts per verification that the engine runs
+    mtp_forced_al: float | None = None  # drafts are accepted by chance up to this mean length
     breaks_per_layer: float | None = None  # of one pass in a PIECEWISE graph; None: none was captured
     copies_per_step: float | None = None  # host-device copies seen by an audit of whole steps at start-up
     waits_per_step: float | None = None  # blocking waits seen by it

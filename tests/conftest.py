@@ -1,8 +1,15 @@
-"""What every test gets: uninitialised memory is NaN, so that a kernel which forgets a row fails at once."""
+"""What every test gets: uninitialised memory is NaN, so that a kernel which forgets a row fails at once.
+
+Torch computes with one thread: threads that wait for each other on cores which other tests also use make
+small operations a hundred times slower.
+"""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -10,7 +17,6 @@ def poisoned_memory(request, monkeypatch):
     """torch.empty and its relatives return NaN; integers get a value that no index or count has."""
     if request.node.get_closest_marker("no_poison"):
         return
-    torch = pytest.importorskip("torch")
 
     def poisoning(make):
         def poisoned(*args, **kwargs):
@@ -36,4 +42,6 @@ def poisoned_memory(request, monkeypatch):
 
 
 def pytest_configure(config):
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, too
+    torch.set_num_threads(1)
     config.addinivalue_line("markers", "no_poison: leaves torch.empty alone (for tests that compile)")

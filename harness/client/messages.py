@@ -67,8 +67,8 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, dict) and all(
             _fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items()
         )
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(each, inner[0]) for each in value)
+    if origin in (tuple, list):
+        return isinstance(value, origin) and all(_fits(each, inner[0]) for each in value)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if hint is float:

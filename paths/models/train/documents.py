@@ -53,13 +53,14 @@ class Rows:
 
 
 class DocumentStream:
-    """Documents of the training stream one after the other; `index` is the next problem's number."""
+    """Documents of the training stream; `index` is the next problem's number, `waiting` is for later rows."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, seed: int, index: int = 0, question_weight: float = 0.1
     ) -> None:
         self.tokenizer, self.seed, self.index = tokenizer, seed, index
         self.question_weight = question_weight
+        self.waiting: list[Document] = []
         self._separator = tokenizer.encode(SEPARATOR).ids
 
     def document(self, *, max_length: int, shots: tuple[int, int]) -> Document:
@@ -87,20 +88,20 @@ class DocumentStream:
         return Document(tokens, targets, weights)
 
     def rows(self, *, count: int, length: int, shots: tuple[int, int]) -> Rows:
-        """`count` rows, each filled with the longest waiting documents that fit."""
-        waiting = [self.document(max_length=length, shots=shots) for _ in range(min(WAITING, count))]
-        rows: list[list[Document]] = []
+        """`count` rows, each begun by the longest waiting document and filled with the largest that fit."""
+        self.waiting = [document for document in self.waiting if len(document.tokens) <= length]
+        rows = []
         for _ in range(count):
             row: list[Document] = []
             free = length
             while True:
-                if len(waiting) < WAITING // 4:
-                    waiting.append(self.document(max_length=length, shots=shots))
-                fitting = [document for document in waiting if len(document.tokens) <= free]
+                while len(self.waiting) < WAITING:
+                    self.waiting.append(self.document(max_length=length, shots=shots))
+                fitting = [document for document in self.waiting if len(document.tokens) <= free]
                 if not fitting:
                     break
-                chosen = max(fitting, key=lambda document: len(document.tokens)) if row else waiting[0]
-                waiting.remove(chosen)
+                chosen = max(fitting, key=lambda document: len(document.tokens)) if row else self.waiting[0]
+                self.waiting.remove(chosen)
                 row.append(chosen)
                 free -= len(chosen.tokens)
             rows.append(row)

@@ -17,7 +17,7 @@ from torch import Tensor
 from paths.api import UserError
 from paths.models.config import ModelConfig
 from paths.models.train.attention import Indexing
-from paths.models.train.documents import DocumentStream, Rows
+from paths.models.train.documents import Document, DocumentStream, Rows
 from paths.models.train.evaluate import evaluate
 from paths.models.train.model import Side, TrainedModel
 from paths.models.train.moe import balance
@@ -75,6 +75,7 @@ class Trainer:
         self.optimizer.state, self.optimizer.steps = state["optimizer"], state["optimizer_steps"]
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
         self.stream.index = state["index"]
+        self.stream.waiting = [Document(**kept) for kept in state["waiting"]]
 
     def save(self) -> None:
         """State and curve, replaced in one go."""
@@ -87,6 +88,7 @@ class Trainer:
             "tokens": self.tokens,
             "seconds": self.seconds,
             "index": self.stream.index,
+            "waiting": [asdict(document) for document in self.stream.waiting],
             "curve": self.curve,
         }
         written = self.folder / f"{STATE}.new"
