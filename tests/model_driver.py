@@ -54,6 +54,7 @@ class ModelDriver:
         max_len: int = 192,
         max_seqs: int = 4,
         seed: int = 0,
+        mtp_layers: int = 0,
     ) -> None:
         self.model, self.config = model, config
         pages = -(-max_len // PAGE_SIZE)
@@ -63,6 +64,7 @@ class ModelDriver:
             kv_dtype=kv_dtype,
             index_dtype=index_dtype,
             device=CPU,
+            mtp_layers=mtp_layers,
         )
         for cache in self.caches:
             for tensor in (cache.kv, cache.index):

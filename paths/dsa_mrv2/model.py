@@ -8,7 +8,7 @@ projection and feed-forward. T tokens, Dm hidden, H heads, C latent, R rope, N n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -24,7 +24,7 @@ from paths.kernels.registry import Kernels
 from paths.models.config import ModelConfig
 from paths.models.gemm import writes_float32
 from paths.models.rope import rope_tables
-from paths.models.weights import LayerWeights, MlpWeights, MoeWeights, Weights
+from paths.models.weights import LayerWeights, MlpWeights, MoeWeights, MtpWeights, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,14 @@ class FusedLayer:
     moe: MoeBlock | None
     mlp: MlpWeights | None  # of a dense layer
     has_indexer: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedMtpLayer:
+    """What stands before an MTP layer's decoder layer, and its head."""
+
+    weights: MtpWeights
+    layer: FusedLayer  # its next_norm is shared_head.norm
 
 
 class DsaModel:
@@ -81,6 +89,9 @@ class DsaModel:
             fuse_layer(config, layer, next_norm)
             for layer, next_norm in zip(weights.layers, following, strict=True)
         )
+        self._mtp = tuple(
+            FusedMtpLayer(weights=mtp, layer=fuse_layer(config, mtp.layer, mtp.norm)) for mtp in weights.mtp
+        )
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         """Hidden states `[T, Dm]` after the final norm; writes the rows' keys into `caches`."""
@@ -105,23 +116,81 @@ class DsaModel:
         """The eager part of each layer."""
         return len(self.layers)
 
+    def draft(
+        self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
+    ) -> Tensor:
+        """States `[T, Dm]` of draft `step`, after the MTP layer's norm; writes into that layer's cache."""
+        with forward_context(self.draft_context(batch, caches, step=step)):
+            return self._draft(batch, hidden, caches, step)
+
+    def draft_logits(self, hidden: Tensor, *, step: int = 0) -> Tensor:
+        """hidden `[N, Dm]` → float32 `[N, V]`."""
+        return self._project(hidden, self._mtp[step % len(self._mtp)].weights.head)
+
+    def draft_context(
+        self, batch: ForwardBatch, caches: Sequence[LayerCache], *, step: int
+    ) -> ForwardContext:
+        """What the eager part of a draft looks up."""
+        return replace(self.context(batch, caches), keep_selection=self.config.reuses_selection(step))
+
+    def bind_draft(
+        self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int
+    ) -> Callable[[], Tensor]:
+        """A draft over these tensors, for a capture."""
+        return partial(self._draft, batch, hidden, caches, step)
+
+    def num_draft_breaks(self) -> int:
+        """One layer."""
+        return 1
+
+    def _draft(self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], step: int) -> Tensor:
+        eps, number = self.config.rms_norm_eps, step % len(self._mtp)
+        mtp, cache = self._mtp[number], caches[len(self.layers) + number]
+        keeps, weights, layer = self.config.reuses_selection(step), mtp.weights, mtp.layer
+        if not keeps and not self._needs_scores(batch):
+            self._kernels.select_all(batch.lengths, out=batch.topk_indices)
+        _, embedded = self._fused.embed_norm(batch.input_ids, weights.embed_tokens, weights.enorm, eps)
+        state = self._kernels.rms_norm(hidden, weights.hnorm, eps)
+        residual = self._fused.linear(torch.cat([embedded, state], dim=-1), weights.eh_proj)
+        normed = self._kernels.rms_norm(residual, weights.layer.input_layernorm, eps)
+        ranks = not keeps and self._needs_scores(batch)
+        return self._layer(layer, normed, residual, batch, cache, ranks=ranks)[0]
+
     def _hidden(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         eps = self.config.rms_norm_eps
-        if not self._needs_scores(batch):
+        ranks = self._needs_scores(batch)
+        if not ranks:
             self._kernels.select_all(batch.lengths, out=batch.topk_indices)
         residual, hidden = self._fused.embed_norm(batch.input_ids, self._embedding, self._first_norm, eps)
-        for layer, cache in zip(self.layers, caches, strict=True):
-            attended = self._group.all_reduce(self._attention(layer, hidden, batch, cache))
-            hidden, residual = self._kernels.add_rms_norm(attended, residual, layer.post_attention_norm, eps)
-            output = self._group.all_reduce(self._feed_forward(layer, hidden))
-            hidden, residual = self._kernels.add_rms_norm(output, residual, layer.next_norm, eps)
+        for layer, cache in zip(self.layers, caches[: len(self.layers)], strict=True):
+            hidden, residual = self._layer(layer, hidden, residual, batch, cache, ranks=ranks)
         return hidden
+
+    def _layer(
+        self,
+        layer: FusedLayer,
+        hidden: Tensor,
+        residual: Tensor,
+        batch: ForwardBatch,
+        cache: LayerCache,
+        *,
+        ranks: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """hidden `[T, Dm]` normed → (the next layer's normed input, residual)."""
+        eps = self.config.rms_norm_eps
+        attended = self._group.all_reduce(self._attention(layer, hidden, batch, cache, ranks=ranks))
+        hidden, residual = self._kernels.add_rms_norm(attended, residual, layer.post_attention_norm, eps)
+        output = self._group.all_reduce(self._feed_forward(layer, hidden))
+        return self._kernels.add_rms_norm(output, residual, layer.next_norm, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden `[N, Dm]` → float32 `[N, V]`."""
+        return self._project(hidden, self._lm_head)
+
+    def _project(self, hidden: Tensor, head: Tensor) -> Tensor:
         if writes_float32(hidden):
-            return torch.mm(hidden, self._lm_head.t(), out_dtype=torch.float32)
-        return self._fused.linear(hidden, self._lm_head).float()
+            return torch.mm(hidden, head.t(), out_dtype=torch.float32)
+        return self._fused.linear(hidden, head).float()
 
     def compile_mode(self) -> str:
         return "none"
@@ -129,13 +198,15 @@ class DsaModel:
     def compile_count(self) -> int:
         return 0
 
-    def _attention(self, layer: FusedLayer, hidden: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
+    def _attention(
+        self, layer: FusedLayer, hidden: Tensor, batch: ForwardBatch, cache: LayerCache, *, ranks: bool
+    ) -> Tensor:
         config = self.config
         projected = self._fused.linear(hidden, layer.input_proj)
         q_latent = self._fused.fused_norm_rope(
             projected, layer.norms, self._rotary, batch, cache, hadamard=self.hadamard
         )
-        scored = layer.has_indexer and self._needs_scores(batch)
+        scored = layer.has_indexer and ranks
         width = config.num_attention_heads * config.qk_head_dim
         query_proj = layer.query_proj if scored else layer.query_proj[:width]
         q, index_q, index_weights = self._fused.fused_q(

@@ -14,6 +14,7 @@ from paths.engine.admission import AdmissionRules
 from paths.engine.batch import torch_dtype
 from paths.engine.core import EngineCore
 from paths.engine.effective import EffectiveReporter
+from paths.engine.heap import keep_freed_memory
 from paths.engine.kv_cache import BlockPool
 from paths.engine.parallel import ParallelGroup
 from paths.engine.requests import RequestTable
@@ -54,6 +55,8 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
     _check_capacities(config)
     torch.set_num_threads(config.threads)
     device = torch.device(config.device)
+    if device.type == "cpu":
+        keep_freed_memory()
     model_config = ModelConfig.from_hf(config.model.hf_config)
     kv_dtype = resolve_kv_dtype(config.kv_dtype, config.dtype)
     index_dtype = resolve_index_dtype(config.index_dtype, kv_dtype=kv_dtype, dtype=config.dtype)
@@ -66,7 +69,9 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         formats=Formats(kv_dtype=kv_dtype, index_dtype=index_dtype),
         checks=bool(config.debug.get("checks")),
     )
-    weights = load_weights(config.model, model_config, dtype=dtype, device=device, seed=config.seed)
+    weights = load_weights(
+        config.model, model_config, dtype=dtype, device=device, seed=config.seed, mtp=config.mtp
+    )
     model = recipe.make_model(
         model_config,
         weights,
@@ -82,6 +87,7 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         kv_dtype=kv_dtype,
         index_dtype=index_dtype,
         device=device,
+        mtp_layers=len(weights.mtp),
     )
     table = RequestTable(
         max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len, seed=config.seed

@@ -16,13 +16,18 @@ from paths.kernels.registry import Kernels
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardContext:
-    """One forward pass. `hadamard`: index queries and keys are rotated."""
+    """One forward pass.
+
+    hadamard: index queries and keys are rotated. keep_selection: the batch's selection was made before this
+    pass, nothing is ranked.
+    """
 
     batch: ForwardBatch
     caches: Sequence[LayerCache]
     kernels: Kernels
     index_topk: int
     hadamard: bool
+    keep_selection: bool = False
 
 
 _current: ContextVar[ForwardContext | None] = ContextVar("forward_context", default=None)

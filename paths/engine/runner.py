@@ -15,7 +15,10 @@ from paths.engine.scheduler import StepPlan
 
 
 class Model(Protocol):
-    """What runners and the engine need of a model."""
+    """What runners and the engine need of a model.
+
+    `caches` are those of all layers everywhere: the main ones, behind them those of the MTP layers.
+    """
 
     hadamard: bool  # whether the indexer's vectors are rotated
 
@@ -24,6 +27,22 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [N, V] from hidden [N, Dm]; the caller may write into it."""
+
+    def draft(
+        self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
+    ) -> Tensor:
+        """States [T, Dm] of draft `step`, normed once: for `draft_logits`, and the next draft's `hidden`.
+
+        A row of position i has input_ids t(i + 1), positions i, slot and length of position i, and predicts
+        t(i + 2). hidden [T, Dm]: for step 0 what `forward` returned for the row, later the row's state of the
+        draft before. Draft `step` is made by MTP layer `step` mod their number, in that layer's cache.
+        Where `config.reuses_selection(step)`, `batch.topk_indices` must hold on entry the row that draft 0
+        left for the last token of the row's request, and is left as it is; else it is written. Only with
+        weights that were loaded for drafts.
+        """
+
+    def draft_logits(self, hidden: Tensor, *, step: int = 0) -> Tensor:
+        """float32 [N, V] of the tokens that states [N, Dm] of draft `step` predict; may be written into."""
 
     def compile_mode(self) -> str:
         """How the forward passes so far were executed: "none", or the compiler and how it was split."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,6 +14,7 @@ from paths.engine.batch import ForwardBatch, LayerCache
 from paths.engine.context import ForwardContext, forward_context
 from paths.engine.parallel import ParallelGroup
 from paths.generic_mrv1.layer import GenericLayer
+from paths.generic_mrv1.mtp import GenericMtpLayer
 from paths.generic_mrv1.ops import RECORDED_OPS, SPLIT_OPS
 from paths.graphs.piecewise import PiecewiseCompiler
 from paths.kernels.add_rms_norm.torch_impl import add_rms_norm
@@ -53,13 +55,22 @@ class GenericModel:
             table.to(weights.norm.device) for table in rope_tables(config.rope, max_model_len)
         )
         self._compiler = PiecewiseCompiler(self._hidden, split_ops=SPLIT_OPS) if compiled else None
+        self._mtp = [
+            GenericMtpLayer(
+                config,
+                config.num_hidden_layers + n,
+                layer,
+                group,
+                cos=self._cos,
+                sin=self._sin,
+                compiled=compiled,
+            )
+            for n, layer in enumerate(weights.mtp)
+        ]
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         """Hidden states `[T, Dm]` after the final norm. Raises ValueError beyond the position tables."""
-        if batch.max_length > self.max_model_len:
-            raise ValueError(
-                f"a row sees {batch.max_length} keys, the model was built for {self.max_model_len}"
-            )
+        self._check_length(batch)
         with torch.inference_mode(), forward_context(self.context(batch, caches)):
             self._select(batch)
             run = self._hidden if self._compiler is None else self._compiler
@@ -93,19 +104,68 @@ class GenericModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden `[N, Dm]` → float32 `[N, V]`."""
-        with torch.inference_mode():
-            if writes_float32(hidden):
-                return torch.mm(hidden, self._lm_head.t(), out_dtype=torch.float32)
-            return F.linear(hidden, self._lm_head).float()
+        return _project(hidden, self._lm_head)
+
+    def draft(
+        self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
+    ) -> Tensor:
+        """States `[T, Dm]` of draft `step`, after the MTP layer's norm. Raises ValueError as `forward`."""
+        self._check_length(batch)
+        with torch.inference_mode(), forward_context(self.draft_context(batch, caches, step=step)):
+            self._select_for_draft(batch, step)
+            return self._mtp_layer(step).run(batch.input_ids, batch.positions, hidden)
+
+    def draft_logits(self, hidden: Tensor, *, step: int = 0) -> Tensor:
+        """hidden `[N, Dm]` → float32 `[N, V]`."""
+        return _project(hidden, self._mtp_layer(step).head)
+
+    def draft_context(
+        self, batch: ForwardBatch, caches: Sequence[LayerCache], *, step: int
+    ) -> ForwardContext:
+        """What the opaque ops of a draft look up."""
+        return replace(self.context(batch, caches), keep_selection=self.config.reuses_selection(step))
+
+    def bind_draft(
+        self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int
+    ) -> Callable[[], Tensor]:
+        """A draft over these tensors, for a capture; inside of its context."""
+        self._select_for_draft(batch, step)
+        run = self._mtp_layer(step).bind(batch.input_ids, batch.positions, hidden)
+
+        def draft() -> Tensor:
+            self._select_for_draft(batch, step)
+            return run()
+
+        return draft
+
+    def num_draft_breaks(self) -> int:
+        """One layer."""
+        return 0 if self._compiler is None else 1
 
     def compile_mode(self) -> str:
         """`none`, or `inductor-piecewise` once compiled pieces have run."""
-        ran = self._compiler is not None and self._compiler.pieces_run > 0
-        return "inductor-piecewise" if ran else "none"
+        return "inductor-piecewise" if any(c.pieces_run for c in self._compilers()) else "none"
 
     def compile_count(self) -> int:
         """Graphs compiled so far."""
-        return 0 if self._compiler is None else self._compiler.compiles
+        return sum(compiler.compiles for compiler in self._compilers())
+
+    def _compilers(self) -> list[PiecewiseCompiler]:
+        compilers = [self._compiler, *(layer.compiler for layer in self._mtp)]
+        return [compiler for compiler in compilers if compiler is not None]
+
+    def _mtp_layer(self, step: int) -> GenericMtpLayer:
+        return self._mtp[step % len(self._mtp)]
+
+    def _check_length(self, batch: ForwardBatch) -> None:
+        if batch.max_length > self.max_model_len:
+            raise ValueError(
+                f"a row sees {batch.max_length} keys, the model was built for {self.max_model_len}"
+            )
+
+    def _select_for_draft(self, batch: ForwardBatch, step: int) -> None:
+        if not self.config.reuses_selection(step):
+            self._select(batch)
 
     def _select(self, batch: ForwardBatch) -> None:
         """Where no row sees more than index_topk keys, all are selected for the whole step."""
@@ -128,3 +188,10 @@ class GenericModel:
             update = layer.feed_forward(h)
         assert update is not None, "a model has at least one layer"
         return add_rms_norm(update, residual, self._norm, eps)[0]
+
+
+def _project(hidden: Tensor, head: Tensor) -> Tensor:
+    with torch.inference_mode():
+        if writes_float32(hidden):
+            return torch.mm(hidden, head.t(), out_dtype=torch.float32)
+        return F.linear(hidden, head).float()

@@ -34,14 +34,15 @@ def _mla_cache_write(c: Tensor, k_pe: Tensor, layer: int) -> None:
 def _indexer(q: Tensor, k: Tensor, w: Tensor, layer: int) -> None:
     """Write this layer's index keys, then select for every row; the selection stays in the batch.
 
-    Where no row sees more than index_topk keys, the model has selected all of them for the whole step.
+    Where no row sees more than index_topk keys, the model has selected all of them for the whole step; drafts
+    may reuse the selection of the first one.
     """
     context = current_context()
     kernels, cache, batch = context.kernels, context.caches[layer], context.batch
     if k.shape[0] != batch.num_tokens:
         q, k, w = q[: batch.num_tokens], k[: batch.num_tokens], w[: batch.num_tokens]
     kernels.index_k_write(k, batch.slot_mapping, cache, hadamard=context.hadamard)
-    if batch.max_length <= context.index_topk:
+    if batch.max_length <= context.index_topk or context.keep_selection:
         return
     query, weights = kernels.index_q_prepare(q, w, index_dtype=cache.index_dtype, hadamard=context.hadamard)
     kernels.index_topk(query, weights, cache, batch, context.index_topk)

@@ -52,13 +52,20 @@ def index_row_bytes(config: ModelConfig, index_dtype: str) -> int:
     return {"float32": 4 * dim, "bf16": 2 * dim, "fp8": dim + 4}[index_dtype]
 
 
-def cache_bytes_per_token(config: ModelConfig, *, kv_dtype: str, index_dtype: str) -> int:
+def cache_bytes_per_token(
+    config: ModelConfig, *, kv_dtype: str, index_dtype: str, mtp_layers: int = 0
+) -> int:
     """Bytes of one token over all layers; only layers that own an indexer have an index cache."""
-    main = config.num_hidden_layers * kv_row_bytes(config, kv_dtype)
-    return main + sum(config.indexer_full) * index_row_bytes(config, index_dtype)
+    layers = range(config.num_hidden_layers + mtp_layers)
+    indexers = sum(config.owns_indexer(layer) for layer in layers)
+    return len(layers) * kv_row_bytes(config, kv_dtype) + indexers * index_row_bytes(config, index_dtype)
 
 
-def cache_bytes(config: ModelConfig, *, pages: int, kv_dtype: str, index_dtype: str) -> int:
+def cache_bytes(
+    config: ModelConfig, *, pages: int, kv_dtype: str, index_dtype: str, mtp_layers: int = 0
+) -> int:
     """Bytes of caches with room for `pages` pages of tokens, and the null page beside them."""
-    per_token = cache_bytes_per_token(config, kv_dtype=kv_dtype, index_dtype=index_dtype)
+    per_token = cache_bytes_per_token(
+        config, kv_dtype=kv_dtype, index_dtype=index_dtype, mtp_layers=mtp_layers
+    )
     return (pages + 1) * PAGE_SIZE * per_token

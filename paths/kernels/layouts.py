@@ -18,9 +18,18 @@ E4M3 = torch.float8_e4m3fn
 
 
 def allocate_caches(
-    config: ModelConfig, *, num_blocks: int, kv_dtype: str, index_dtype: str, device: torch.device
+    config: ModelConfig,
+    *,
+    num_blocks: int,
+    kv_dtype: str,
+    index_dtype: str,
+    device: torch.device,
+    mtp_layers: int = 0,
 ) -> list[LayerCache]:
-    """Zeroed caches, one per layer. Raises UserError where the layout does not fit the model."""
+    """Zeroed caches, one per layer, those of `mtp_layers` behind those of the main model.
+
+    Raises UserError where the layout does not fit the model.
+    """
     row_bytes = kv_row_bytes(config, kv_dtype)
     width = row_bytes if kv_dtype == "fp8_ds_mla" else config.kv_lora_rank + config.qk_rope_head_dim
     element = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": E4M3, "fp8_ds_mla": torch.uint8}[
@@ -38,10 +47,10 @@ def allocate_caches(
             kv=torch.zeros(num_blocks, PAGE_SIZE, width, dtype=element, device=device),
             kv_dtype=kv_dtype,
             k_scale=torch.ones((), dtype=torch.float32, device=device),
-            index=index_cache() if full else None,
+            index=index_cache() if config.owns_indexer(layer) else None,
             index_dtype=index_dtype,
         )
-        for full in config.indexer_full
+        for layer in range(config.num_hidden_layers + mtp_layers)
     ]
 
 

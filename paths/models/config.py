@@ -65,6 +65,8 @@ class ModelConfig:
     rope_interleave: bool
     indexer_rope_interleave: bool
     indexer_full: tuple[bool, ...]  # per layer: owns an indexer, or reuses the last one's selection
+    num_nextn_predict_layers: int  # MTP layers behind the main ones; 0: the model cannot draft
+    index_share_for_mtp_iteration: bool  # drafts after the first reuse the first one's selection
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     pad_token_id: int | None
@@ -80,6 +82,26 @@ class ModelConfig:
 
     def is_moe(self, layer: int) -> bool:
         return layer >= self.first_k_dense_replace and layer % self.moe_layer_freq == 0
+
+    def owns_indexer(self, layer: int) -> bool:
+        """An MTP layer, numbered from num_hidden_layers on, always does."""
+        return layer >= self.num_hidden_layers or self.indexer_full[layer]
+
+    def mtp_layers(self, mtp: int) -> int:
+        """How many MTP layers draft `mtp` tokens: draft j is made by layer j mod num_nextn_predict_layers.
+
+        Raises UserError where the model has none.
+        """
+        if mtp and not self.num_nextn_predict_layers:
+            raise UserError(
+                f"mtp={mtp}: the model has no MTP layer (num_nextn_predict_layers=0); "
+                "set mtp=0 or choose a model with one"
+            )
+        return min(mtp, self.num_nextn_predict_layers)
+
+    def reuses_selection(self, step: int) -> bool:
+        """Whether draft `step` attends to the keys that draft 0 selected, instead of ranking its own."""
+        return self.index_share_for_mtp_iteration and step > 0
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> ModelConfig:
@@ -120,6 +142,8 @@ class ModelConfig:
             rope_interleave=bool(hf.get("rope_interleave", True)),
             indexer_rope_interleave=bool(hf.get("indexer_rope_interleave", ARCHITECTURES[architecture][1])),
             indexer_full=_indexer_full(hf, layers),
+            num_nextn_predict_layers=_nextn_layers(hf),
+            index_share_for_mtp_iteration=bool(hf.get("index_share_for_mtp_iteration", False)),
             eos_token_ids=_eos(hf),
             bos_token_id=_token(hf, "bos_token_id"),
             pad_token_id=_token(hf, "pad_token_id"),
@@ -228,6 +252,18 @@ def _dense_layers(hf: Mapping[str, Any], layers: int) -> int:
             f"got {kinds}"
         )
     return dense
+
+
+def _nextn_layers(hf: Mapping[str, Any]) -> int:
+    value = hf.get("num_nextn_predict_layers")
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UserError(
+            f"num_nextn_predict_layers={value!r} must be a whole number of at least 0; "
+            "correct the configuration"
+        )
+    return value
 
 
 def _rope(hf: Mapping[str, Any], dim: int) -> RopeConfig:

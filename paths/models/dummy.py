@@ -18,10 +18,12 @@ from paths.models.config import ModelConfig
 ROUTER_BIAS_STD = 0.01  # enough to be seen in selection, too small to unbalance it
 NORM_STD = 0.1
 RESIDUAL_WRITERS = ("o_proj.weight", "down_proj.weight")
+MAIN_EMBEDDING = "model.embed_tokens.weight"
+COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # what an MTP layer may have of its own
 
 
 class DummyWeights:
-    """A source of tensors like a checkpoint; holds every name that is asked of it."""
+    """A source of tensors like a checkpoint; holds every name but an MTP layer's copies of main tensors."""
 
     def __init__(self, config: ModelConfig, *, seed: int = 0) -> None:
         self.seed = seed
@@ -29,7 +31,7 @@ class DummyWeights:
         self.residual_gain = 1.0 / math.sqrt(2 * config.num_hidden_layers)
 
     def __contains__(self, name: str) -> bool:
-        return True
+        return name == MAIN_EMBEDDING or not name.endswith(COPIES)
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """float32 values with the scale that the tensor's role asks for."""

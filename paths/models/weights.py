@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from paths.api import ModelSource
+from paths.api import ModelSource, UserError
 from paths.models.checkpoint import Checkpoint
 from paths.models.config import ModelConfig
 from paths.models.dummy import DummyWeights
@@ -23,6 +23,8 @@ from paths.models.dummy import DummyWeights
 
 class TensorSource(Protocol):
     """Where tensors come from, by HF name."""
+
+    def __contains__(self, name: str) -> bool: ...
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor: ...
 
@@ -84,41 +86,66 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MtpWeights:
+    """One MTP layer. Without copies in the checkpoint, `embed_tokens` and `head` are the main model's."""
+
+    embed_tokens: Tensor  # [V, Dm]
+    enorm: Tensor  # [Dm] float32, of the embedding
+    hnorm: Tensor  # [Dm] float32, of the hidden state
+    eh_proj: Tensor  # [Dm, 2Dm], embedding half first
+    layer: LayerWeights  # always with an indexer of its own
+    norm: Tensor  # [Dm] float32: shared_head.norm
+    head: Tensor  # [V, Dm]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The whole main model."""
+    """The main model, and the MTP layers that were asked for."""
 
     embed_tokens: Tensor  # [V, Dm]
     layers: tuple[LayerWeights, ...]
     norm: Tensor  # [Dm] float32
     lm_head: Tensor  # [V, Dm]
+    mtp: tuple[MtpWeights, ...] = ()
 
     @property
     def num_bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for _, t in named_tensors(self))
+        """Tensors that are shared count once."""
+        tensors = {id(t): t for _, t in named_tensors(self)}.values()
+        return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def load_weights(
-    source: ModelSource, config: ModelConfig, *, dtype: torch.dtype, device: torch.device, seed: int = 0
+    source: ModelSource,
+    config: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int = 0,
+    mtp: int = 0,
 ) -> Weights:
-    """Dummy weights for `checkpoint="dummy"`, else the safetensors of that folder. Raises UserError."""
+    """Dummy weights for `checkpoint="dummy"`, else the safetensors of that folder.
+
+    mtp: how many tokens are drafted; the MTP layers that this takes are loaded too. Raises UserError.
+    """
     tensors: TensorSource
     tensors = (
         DummyWeights(config, seed=seed)
         if source.checkpoint == "dummy"
         else Checkpoint(Path(source.checkpoint))
     )
-    return assemble(tensors, config, dtype=dtype, device=device)
+    return assemble(tensors, config, dtype=dtype, device=device, mtp=mtp)
 
 
 def assemble(
-    source: TensorSource, config: ModelConfig, *, dtype: torch.dtype, device: torch.device
+    source: TensorSource, config: ModelConfig, *, dtype: torch.dtype, device: torch.device, mtp: int = 0
 ) -> Weights:
-    """Ask the source for exactly the tensors that the configuration needs.
+    """Ask the source for exactly the tensors that the configuration and `mtp` drafted tokens need.
 
-    MTP layers (index ≥ num_hidden_layers), the indexers of layers that share one, and `rotary_emb.inv_freq`
-    may be in a checkpoint; they are never asked for.
+    The indexers of layers that share one, `rotary_emb.inv_freq` and, without drafts, MTP layers (index ≥
+    num_hidden_layers) may be in a checkpoint; they are never asked for. Raises UserError.
     """
-    return _Assembler(source, config, dtype, device).weights()
+    return _Assembler(source, config, dtype, device).weights(mtp)
 
 
 def named_tensors(node: object, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -148,14 +175,44 @@ class _Assembler:
     ) -> None:
         self.source, self.config, self.dtype, self.device = source, config, dtype, device
 
-    def weights(self) -> Weights:
+    def weights(self, mtp: int) -> Weights:
         c = self.config
+        mtp_layers = c.mtp_layers(mtp)
+        embed_tokens = self._linear("model.embed_tokens", c.vocab_size, c.hidden_size)
+        lm_head = self._linear("lm_head", c.vocab_size, c.hidden_size)
         return Weights(
-            embed_tokens=self._linear("model.embed_tokens", c.vocab_size, c.hidden_size),
+            embed_tokens=embed_tokens,
             layers=tuple(self._layer(i) for i in range(c.num_hidden_layers)),
             norm=self._float32("model.norm.weight", c.hidden_size),
-            lm_head=self._linear("lm_head", c.vocab_size, c.hidden_size),
+            lm_head=lm_head,
+            mtp=tuple(self._mtp(c.num_hidden_layers + n, embed_tokens, lm_head) for n in range(mtp_layers)),
         )
+
+    def _mtp(self, layer: int, embed_tokens: Tensor, lm_head: Tensor) -> MtpWeights:
+        dim, prefix = self.config.hidden_size, f"model.layers.{layer}"
+        first = f"{prefix}.eh_proj.weight"
+        if first not in self.source:
+            raise UserError(
+                f"tensor {first} is missing: config.json promises "
+                f"{self.config.num_nextn_predict_layers} MTP layers (num_nextn_predict_layers), the "
+                "checkpoint lacks this one; set mtp=0 or use a checkpoint with its MTP layers"
+            )
+        return MtpWeights(
+            embed_tokens=self._copy_of(embed_tokens, f"{prefix}.embed_tokens"),
+            enorm=self._float32(f"{prefix}.enorm.weight", dim),
+            hnorm=self._float32(f"{prefix}.hnorm.weight", dim),
+            eh_proj=self._linear(f"{prefix}.eh_proj", dim, 2 * dim),
+            layer=self._layer(layer),
+            norm=self._float32(f"{prefix}.shared_head.norm.weight", dim),
+            head=self._copy_of(lm_head, f"{prefix}.shared_head.head"),
+        )
+
+    def _copy_of(self, main: Tensor, module: str) -> Tensor:
+        """The checkpoint's copy where it has one that differs, else the main model's tensor itself."""
+        if f"{module}.weight" not in self.source:
+            return main
+        copy = self._linear(module, *main.shape)
+        return main if torch.equal(copy, main) else copy
 
     def _layer(self, layer: int) -> LayerWeights:
         c, prefix = self.config, f"model.layers.{layer}"
@@ -166,7 +223,7 @@ class _Assembler:
                 f"{prefix}.post_attention_layernorm.weight", c.hidden_size
             ),
             attention=self._attention(f"{prefix}.self_attn"),
-            indexer=self._indexer(f"{prefix}.self_attn.indexer") if c.indexer_full[layer] else None,
+            indexer=self._indexer(f"{prefix}.self_attn.indexer") if c.owns_indexer(layer) else None,
             mlp=None if moe else self._mlp(f"{prefix}.mlp", c.intermediate_size),
             moe=self._moe(f"{prefix}.mlp") if moe else None,
         )

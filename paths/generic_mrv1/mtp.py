@@ -1,0 +1,61 @@
+"""One MTP layer of the generic model, eager or compiled piece by piece like the main layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from paths.engine.parallel import ParallelGroup
+from paths.generic_mrv1.layer import GenericLayer
+from paths.generic_mrv1.ops import SPLIT_OPS
+from paths.graphs.piecewise import PiecewiseCompiler
+from paths.kernels.add_rms_norm.torch_impl import add_rms_norm
+from paths.kernels.rms_norm.torch_impl import rms_norm
+from paths.models.config import ModelConfig
+from paths.models.weights import MtpWeights
+
+
+class GenericMtpLayer:
+    """Predicts the token after the next one from a hidden state and the embedding of the next token.
+
+    layer: its number among all layers, that of its cache. cos, sin: the model's tables `[P, R / 2]`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        weights: MtpWeights,
+        group: ParallelGroup,
+        *,
+        cos: Tensor,
+        sin: Tensor,
+        compiled: bool,
+    ) -> None:
+        self._config, self._weights, self._cos, self._sin = config, weights, cos, sin
+        self._layer = GenericLayer(config, layer, weights.layer, group)
+        self.head = weights.head
+        self.compiler = PiecewiseCompiler(self._states, split_ops=SPLIT_OPS) if compiled else None
+
+    def run(self, input_ids: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
+        """input_ids and positions int64 `[T]`, hidden `[T, Dm]` → states `[T, Dm]` after shared_head.norm."""
+        forward = self._states if self.compiler is None else self.compiler
+        return forward(input_ids, positions, hidden)
+
+    def bind(self, input_ids: Tensor, positions: Tensor, hidden: Tensor) -> Callable[[], Tensor]:
+        """`run` over these very tensors, for a capture."""
+        if self.compiler is not None:
+            return self.compiler.bind(input_ids, positions, hidden)
+        return lambda: self._states(input_ids, positions, hidden)
+
+    def _states(self, input_ids: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
+        eps, w, layer = self._config.rms_norm_eps, self._weights, self._layer
+        cos, sin = self._cos[positions], self._sin[positions]
+        embedded = rms_norm(F.embedding(input_ids, w.embed_tokens), w.enorm, eps)
+        residual = F.linear(torch.cat([embedded, rms_norm(hidden, w.hnorm, eps)], dim=-1), w.eh_proj)
+        update = layer.attention(rms_norm(residual, w.layer.input_layernorm, eps), cos, sin)
+        h, residual = add_rms_norm(update, residual, w.layer.post_attention_layernorm, eps)
+        return add_rms_norm(layer.feed_forward(h), residual, w.norm, eps)[0]
