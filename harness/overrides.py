@@ -48,6 +48,8 @@ def parse_override(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
+        if text.endswith(","):
+            raise UserError(f"{text}: a value is missing behind the last comma") from error
         raise UserError(f"cannot read {text!r}: {one_line(error)}") from error
     if override.is_delete():
         raise UserError(f"{text!r}: keys cannot be removed; set key=null for the default")

@@ -13,6 +13,7 @@ from harness.cell import Cell
 from harness.hardware import detect_platform
 from harness.measurement import LoadSpec
 from harness.memory import needed_bytes
+from harness.overrides import nearest
 from harness.plan import Launch
 from harness.workload import PromptSource, make_dataset, make_source
 from harness.workload.dataset import Dataset, DatasetSource
@@ -153,12 +154,29 @@ def check_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> Prefl
 
 
 def _unsupported(launches: Sequence[Launch], sys_path: Sequence[str]) -> dict[str, str]:
-    """launch_id → why its path cannot run here."""
+    """launch_id → why its path cannot run here. Raises UserError for a path that expects an unknown op."""
     reasons: dict[str, str] = {}
     for launch in launches:
         description = describe_path(launch.cells[0], sys_path)
         if isinstance(description, Unsupported):
             reasons[launch.launch_id] = description.reason
-        elif description.kernels and (shortage := _memory_shortage(launch.cells[0])):
+            continue
+        _check_expected_ops(launch.cells[0], description)
+        if description.kernels and (shortage := _memory_shortage(launch.cells[0])):
             reasons[launch.launch_id] = shortage
     return reasons
+
+
+def _check_expected_ops(cell: Cell, description: Description) -> None:
+    """A mistyped op would otherwise be missed after the measurement. A path need not name its ops."""
+    known = description.kernels
+    if not known:
+        return
+    for section in ("any", cell.engine.device):
+        expected = cell.config.path.expect.get(section)  # type: ignore[call-overload]
+        for op in expected.kernels if expected is not None else ():
+            if op not in known:
+                raise UserError(
+                    f"path.expect.{section}.kernels.{op}: path {cell.engine.path} does not call it"
+                    f"{nearest(op, known)} It calls {', '.join(known)}."
+                )

@@ -60,6 +60,10 @@ BAD = {
     "deletion": (["+path=scripted", "~isl"], "~isl", "key=null"),
     "no assignment": (["+path=scripted", "isl"], "'isl'", "key=value"),
     "unreadable": (["+path=scripted", "isl=[1"], "isl=[1", "cannot read"),
+    "comma at the end": (["+path=scripted", "isl=1,"], "isl=1,", "behind the last comma"),
+    "unknown expected op": (
+        ["+path=dsa_mrv2", "+path.expect.any.kernels.sparse_mlaa=[cpp]"], "sparse_mlaa", "mean sparse_mla?"
+    ),
     "unknown flag": (["+path=scripted", "--fast"], "--fast", "--help"),
     "missing config folder": (["+path=scripted", "--config-dir", "nowhere"], "nowhere", "path/NAME.yaml"),
     "two gpus": (["+path=scripted", "gpus=2"], "gpus=2", "only 1 is supported so far"),
