@@ -14,16 +14,20 @@ from paths.engine.requests import RequestTable
 from paths.engine.scheduler import StepPlan
 
 
-class Model(Protocol):
+class ForwardPass(Protocol):
+    """What a step runs: the model's, or a draft's."""
+
+    def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
+        """Hidden states [T, Dm] after the final norm."""
+
+
+class Model(ForwardPass, Protocol):
     """What runners and the engine need of a model.
 
     `caches` are those of all layers everywhere: the main ones, behind them those of the MTP layers.
     """
 
     hadamard: bool  # whether the indexer's vectors are rotated
-
-    def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
-        """Hidden states [T, Dm] after the final norm."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [N, V] from hidden [N, Dm]; the caller may write into it."""

@@ -103,3 +103,18 @@ class StaticInputs:
         if reqs > 0:
             self.seq_lens.narrow(0, shape.num_reqs, reqs).zero_()
             self.block_table.narrow(0, shape.num_reqs, reqs).fill_(NULL_BLOCK)
+
+
+class DraftInputs(StaticInputs):
+    """The buffers of `of`, shared, and the hidden states that a draft starts from."""
+
+    hidden: Tensor  # [max_tokens, Dm]
+
+    def __init__(self, of: StaticInputs, *, hidden_size: int, dtype: torch.dtype) -> None:
+        hidden = torch.zeros(of.max_tokens, hidden_size, dtype=dtype, device=of.device)
+        self.__dict__.update(of.tensors(), hidden=hidden)
+
+    def pad(self, shape: BatchShape, *, num_tokens: int, num_reqs: int) -> None:
+        """As for any step; hidden states of padding rows are 0."""
+        super().pad(shape, num_tokens=num_tokens, num_reqs=num_reqs)
+        self.hidden[shape.num_tokens : num_tokens].zero_()

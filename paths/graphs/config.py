@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 # every size up to 64 tokens costs little padding; larger batches are bound by arithmetic
@@ -41,3 +41,7 @@ class GraphConfig:
     @property
     def captures(self) -> bool:
         return (self.decode, self.mixed) != (GraphMode.NONE, GraphMode.NONE)
+
+    def with_drafts(self, mtp: int) -> GraphConfig:
+        """FULL graphs for steps that verify `mtp` tokens per request, and for steps without any."""
+        return replace(self, query_lens=(1, 1 + mtp)) if mtp else self

@@ -12,7 +12,7 @@ from torch import Tensor
 from paths.api import UserError
 from paths.engine.batch import LayerCache
 from paths.engine.context import forward_context
-from paths.engine.runner import Model
+from paths.engine.runner import ForwardPass
 from paths.engine.static_inputs import StaticInputs
 from paths.graphs.backend import GraphBackend
 from paths.graphs.capturable import Capturable
@@ -49,7 +49,7 @@ class GraphedForward:
     def __init__(
         self,
         *,
-        model: Model,
+        model: ForwardPass,
         caches: Sequence[LayerCache],
         inputs: StaticInputs,
         config: GraphConfig,

@@ -15,10 +15,10 @@ from tests.model_driver import CPU, build_model
 from tests.models.hf_configs import hf
 
 
-def dsa_model(*, dtype=torch.float32, hadamard=False, model_class=DsaModel, kernels="cpp", **changes):
+def dsa_model(*, dtype=torch.float32, hadamard=False, model_class=DsaModel, kernels="cpp", mtp=0, **changes):
     config = ModelConfig.from_hf(hf(vocab_size=VOCAB, **changes))
     source = ModelSource(name="graphs", hf_config={}, checkpoint="dummy")
-    weights = load_weights(source, config, dtype=dtype, device=CPU)
+    weights = load_weights(source, config, dtype=dtype, device=CPU, mtp=mtp)
     return build_model(
         model_class,
         config,

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE
 from paths.engine.context import forward_context
-from paths.engine.static_inputs import StaticInputs
+from paths.engine.static_inputs import DraftInputs, StaticInputs
 from paths.graphs.config import GraphConfig, GraphMode
+from paths.graphs.draft_pass import DraftPass
 from paths.graphs.forward import GraphedForward
 from paths.graphs.shape import BatchShape, Descriptor
 from tests.model_driver import CPU, ModelDriver
@@ -27,7 +28,10 @@ FULL_ONLY = replace(FULL_AND_PIECEWISE, mixed=GraphMode.NONE)
 
 
 class GraphDriver:
-    """Fills the static inputs from a few sequences, whose caches start full of NaN."""
+    """Fills the static inputs from a few sequences, whose caches start full of NaN.
+
+    draft: run this draft of the model instead of its forward pass, from made-up hidden states.
+    """
 
     def __init__(
         self,
@@ -41,11 +45,17 @@ class GraphDriver:
         max_tokens: int = 64,
         backend=None,
         capture: bool = True,
+        draft: int | None = None,
     ) -> None:
         config = model.config
-        self.model = model
         self.sequences = ModelDriver(
-            model, config, kv_dtype=kv_dtype, index_dtype=index_dtype, max_len=max_len, max_seqs=max_seqs
+            model,
+            config,
+            kv_dtype=kv_dtype,
+            index_dtype=index_dtype,
+            max_len=max_len,
+            max_seqs=max_seqs,
+            mtp_layers=0 if draft is None else config.num_nextn_predict_layers,
         )
         self.caches = self.sequences.caches
         self.inputs = StaticInputs(
@@ -55,6 +65,10 @@ class GraphDriver:
             index_topk=config.index_topk,
             device=CPU,
         )
+        if draft is not None:
+            self.inputs = DraftInputs(self.inputs, hidden_size=config.hidden_size, dtype=model.dtype)
+            model = DraftPass(model, self.inputs, step=draft)
+        self.model = model
         self.forward = GraphedForward(
             model=model, caches=self.caches, inputs=self.inputs, config=graphs, backend=backend
         )
@@ -81,6 +95,9 @@ class GraphDriver:
             [self.sequences.lengths[seq] + len(part) for seq, part in work.items()]
         )
         inputs.block_table[: len(work)] = table
+        if isinstance(inputs, DraftInputs):
+            generator = torch.Generator().manual_seed(sum(tokens) + int(positions.sum()))
+            inputs.hidden[:count] = torch.randn(count, inputs.hidden.shape[1], generator=generator)
         sizes = {len(part) for part in work.values()}
         decodes = all(self.sequences.lengths[seq] > 0 for seq in work)
         return BatchShape(
@@ -141,19 +158,28 @@ class GraphDriver:
 
 
 def random_work(
-    driver: GraphDriver, generator: torch.Generator, *, max_tokens: int = 64, max_len: int = MAX_LEN
+    driver: GraphDriver,
+    generator: torch.Generator,
+    *,
+    max_tokens: int = 64,
+    max_len: int = MAX_LEN,
+    query_lens: Sequence[int] = (1,),
 ) -> Work:
-    """Some sequences decode one token, some prefill a chunk, some are idle or start again."""
+    """Some sequences decode one token, some prefill a chunk, some are idle or start again.
+
+    Where all decode, they have one of `query_lens` tokens each.
+    """
 
     def draw(high: int) -> int:
         return int(torch.randint(high, (1,), generator=generator))
 
     lengths = driver.sequences.lengths
     for seq, length in enumerate(lengths):
-        if length == max_len or draw(25) == 0:
+        if length + max(query_lens) > max_len or draw(25) == 0:
             driver.release(seq)
     if all(lengths) and draw(3) == 0:
-        return {seq: [3 + draw(VOCAB - 3)] for seq in range(1 + draw(len(lengths)))}
+        size = query_lens[draw(len(query_lens)) if len(query_lens) > 1 else 0]
+        return {seq: [3 + draw(VOCAB - 3) for _ in range(size)] for seq in range(1 + draw(len(lengths)))}
     work, left = {}, max_tokens
     for seq, length in enumerate(lengths):
         chunk = 1 if length and draw(4) else 1 + draw(40)
@@ -165,16 +191,25 @@ def random_work(
 
 
 def replays_equal_eager(
-    model, graphs: GraphConfig, *, steps: int, kv_dtype: str = "float32", seed: int = 0, backend=None
+    model,
+    graphs: GraphConfig,
+    *,
+    steps: int,
+    kv_dtype: str = "float32",
+    seed: int = 0,
+    backend=None,
+    draft: int | None = None,
 ) -> dict[str, int]:
     """Steps by mode, after every one gave the bits and the cache bytes of an eager twin of the same size."""
     index_dtype = "fp8" if kv_dtype.startswith("fp8") else kv_dtype
-    replayed = GraphDriver(model, graphs, kv_dtype=kv_dtype, index_dtype=index_dtype, backend=backend)
-    eager = GraphDriver(model, GraphConfig(), kv_dtype=kv_dtype, index_dtype=index_dtype)
+    replayed = GraphDriver(
+        model, graphs, kv_dtype=kv_dtype, index_dtype=index_dtype, backend=backend, draft=draft
+    )
+    eager = GraphDriver(model, GraphConfig(), kv_dtype=kv_dtype, index_dtype=index_dtype, draft=draft)
     assert replayed.same_caches(eager), "a capture has written to the caches"
     generator = torch.Generator().manual_seed(seed)
     for step in range(steps):
-        work = random_work(replayed, generator)
+        work = random_work(replayed, generator, query_lens=graphs.query_lens)
         eager.sequences.lengths[:] = replayed.sequences.lengths
         size = replayed.descriptor(work)
         hidden, mode = replayed.step(work)

@@ -1,0 +1,78 @@
+"""The drafts after a step, each replayed where a graph fits and eager where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from paths.engine.batch import LayerCache
+from paths.engine.static_inputs import DraftInputs
+from paths.graphs.backend import GraphBackend
+from paths.graphs.capture import CaptureReport
+from paths.graphs.config import GraphConfig, GraphMode
+from paths.graphs.draft_pass import DraftModel, DraftPass
+from paths.graphs.forward import GraphedForward
+from paths.graphs.shape import BatchShape
+from paths.models.config import ModelConfig
+
+
+class GraphedDrafts:
+    """Drafts 0 to mtp − 1. Those of one MTP layer that select keys the same way are one forward pass.
+
+    Draft 0 runs on all rows of the step, query_len 1 + mtp where it is uniform; later ones on one row per
+    request. Raises UserError for a configuration that the model cannot serve.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: DraftModel,
+        model_config: ModelConfig,
+        mtp: int,
+        caches: Sequence[LayerCache],
+        inputs: DraftInputs,
+        config: GraphConfig,
+        backend: GraphBackend | None = None,
+    ) -> None:
+        layers = model_config.mtp_layers(mtp)
+        self._keys = [(step % layers, model_config.reuses_selection(step)) for step in range(mtp)]
+        self._passes: dict[tuple[int, bool], GraphedForward] = {}
+        for step, key in enumerate(self._keys):
+            if key not in self._passes:
+                self._passes[key] = GraphedForward(
+                    model=DraftPass(model, inputs, step=step),
+                    caches=caches,
+                    inputs=inputs,
+                    config=config.with_drafts(mtp) if step == 0 else _one_row(config),
+                    backend=backend,
+                )
+
+    @property
+    def passes(self) -> list[GraphedForward]:
+        """Each different forward pass once, with its counts."""
+        return list(self._passes.values())
+
+    def capture(self) -> CaptureReport:
+        """Capture all, once, before the first step. `breaks` is that of one draft."""
+        reports = [forward.capture() for forward in self.passes]
+        return CaptureReport(
+            seconds=sum(report.seconds for report in reports),
+            graphs=sum(report.graphs for report in reports),
+            memory_bytes=sum(report.memory_bytes for report in reports),
+            breaks=max(report.breaks for report in reports),
+        )
+
+    def run(self, step: int, shape: BatchShape) -> tuple[Tensor, GraphMode]:
+        """States [num_tokens, Dm] of draft `step` for the live rows of the inputs, and how they were made.
+
+        Reads `inputs.hidden` too. The tensor is valid until the next call.
+        """
+        return self._passes[self._keys[step]].run(shape)
+
+
+def _one_row(config: GraphConfig) -> GraphConfig:
+    """Of drafts that never see a chunk of a prompt."""
+    mixed = GraphMode.NONE if config.decode is GraphMode.FULL else config.mixed
+    return replace(config, query_lens=(1,), mixed=mixed)

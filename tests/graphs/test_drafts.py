@@ -1,0 +1,148 @@
+"""Replayed drafts: the bits of eager code, at 1 + k rows per request, at one, and in mixed batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from paths.engine.static_inputs import DraftInputs
+from paths.graphs.config import GraphConfig, GraphMode
+from paths.graphs.drafts import GraphedDrafts
+from paths.graphs.shape import BatchShape
+from tests.graphs.conftest import dsa_model
+from tests.graphs.driver import FULL_AND_PIECEWISE, PIECEWISE_ONLY, GraphDriver, replays_equal_eager
+
+MTP = 3
+GRAPHS = FULL_AND_PIECEWISE.with_drafts(MTP)
+DTYPES = {
+    "float32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp8": torch.bfloat16,
+    "fp8_ds_mla": torch.bfloat16,
+}
+
+
+@pytest.fixture(scope="module")
+def drafting():
+    return dsa_model(num_hidden_layers=2, mtp=MTP)
+
+
+def test_target_replays_steps_that_verify_drafts(small_model):
+    steps = replays_equal_eager(small_model, GRAPHS, steps=40)
+    assert steps["NONE"] == 0
+    assert min(steps["FULL"], steps["PIECEWISE"]) > 8
+
+
+@pytest.mark.parametrize("kv_dtype", DTYPES)
+def test_replayed_draft_equals_eager(kv_dtype):
+    dtype = DTYPES[kv_dtype]
+    model = dsa_model(num_hidden_layers=1, dtype=dtype, hadamard=kv_dtype.startswith("fp8"), mtp=MTP)
+    steps = replays_equal_eager(model, GRAPHS, steps=40, kv_dtype=kv_dtype, draft=0)
+    assert steps["NONE"] == 0
+    assert min(steps["FULL"], steps["PIECEWISE"]) > 8
+
+
+@pytest.mark.parametrize("kernels", ["cpp", "torch"])
+def test_piecewise_alone_with_its_checks(kernels):
+    model = dsa_model(num_hidden_layers=1, kernels=kernels, mtp=MTP)
+    graphs = replace(PIECEWISE_ONLY.with_drafts(MTP), debug=True)
+    steps = replays_equal_eager(model, graphs, steps=30, draft=0, seed=3)
+    assert steps == {"NONE": 0, "PIECEWISE": 30, "FULL": 0}
+
+
+def test_a_draft_has_one_break_and_two_segments(drafting):
+    driver = GraphDriver(drafting, GRAPHS, draft=0)
+    graphs = driver.forward._graphs.values()
+    counts = {(g.descriptor.mode, g.breaks, g.segments) for g in graphs}
+    assert counts == {(GraphMode.PIECEWISE, 1, 2), (GraphMode.FULL, 0, 1)}
+    rows = {(g.descriptor.num_reqs, g.descriptor.num_tokens) for g in graphs if g.descriptor.query_len == 4}
+    assert rows == {(1, 4), (2, 8), (4, 16)}  # sizes count requests
+
+
+def test_hidden_states_of_padding_rows_are_cleared(drafting):
+    """Stale ones would decide which experts the padding takes, and with whom live rows share a product."""
+    driver = GraphDriver(drafting, GRAPHS, draft=0)
+    for seq in range(3):
+        driver.step({seq: [5 + seq] * 40})
+    driver.inputs.hidden.fill_(torch.nan)
+    work = {seq: [7, 8, 9, 10] for seq in range(3)}
+    hidden, mode = driver.step(work)
+    assert mode is GraphMode.FULL
+    assert hidden.isfinite().all()
+    assert (driver.inputs.hidden[12:16] == 0).all()
+
+
+def graphed(model, graphs, *, index_share=False):
+    """All drafts of a model over inputs that one prompt has filled."""
+    config = replace(model.config, index_share_for_mtp_iteration=index_share)
+    model.config = config
+    driver = GraphDriver(model, GraphConfig(), draft=0)
+    assert isinstance(driver.inputs, DraftInputs)
+    drafts = GraphedDrafts(
+        model=model,
+        model_config=config,
+        mtp=MTP,
+        caches=driver.caches,
+        inputs=driver.inputs,
+        config=graphs,
+    )
+    drafts.capture()
+    return driver, drafts
+
+
+def test_drafts_of_one_layer_are_one_pass(drafting):
+    driver, drafts = graphed(drafting, GRAPHS)
+    assert len(drafts.passes) == 1
+    shape = driver.fill({0: [5] * 9})
+    first = drafts.run(0, shape)
+    assert first[1] is GraphMode.PIECEWISE
+    driver.advance({0: [5] * 9})
+    one = driver.fill({0: [6]})
+    assert [drafts.run(step, one)[1] for step in (1, 2)] == [GraphMode.FULL] * 2
+    assert drafts.passes[0].counts.steps == {"NONE": 0, "PIECEWISE": 1, "FULL": 2}
+
+
+def chosen_rows(driver, drafts, *, fresh):
+    """States of drafts 0 to 2 after a prompt of 100, by the recycling that a runner does."""
+    work = {0: list(range(5, 105)), 1: list(range(9, 80))}
+    found = []
+    for seq, tokens in work.items():
+        for start in range(0, len(tokens), 40):
+            part = {seq: tokens[start : start + 40]}
+            states, _ = drafts.run(0, driver.fill(part))
+            driver.advance(part)
+        found.append((states[-1].clone(), driver.inputs.topk_indices[len(part[seq]) - 1].clone()))
+    hidden, selection = (torch.stack(rows) for rows in zip(*found, strict=True))
+    outputs = [hidden]
+    for step in (1, 2):
+        part = {0: [17 + step], 1: [19 + step]}
+        shape = driver.fill(part)
+        driver.inputs.hidden[:2] = outputs[-1]
+        driver.inputs.topk_indices[:2] = -7 if fresh else selection
+        outputs.append(drafts.run(step, shape)[0].clone())
+        driver.advance(part)
+        if not fresh:
+            assert torch.equal(driver.inputs.topk_indices[:2], selection)
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("graphs", [GraphConfig(), GRAPHS], ids=["eager", "graphs"])
+def test_shared_selection_is_that_of_draft_0(graphs):
+    model = dsa_model(num_hidden_layers=1, mtp=MTP)
+    own = chosen_rows(*graphed(model, graphs), fresh=True)
+    driver, drafts = graphed(model, graphs, index_share=True)
+    assert len(drafts.passes) == 2
+    shared = chosen_rows(driver, drafts, fresh=False)
+    assert torch.equal(own[0], shared[0])
+    assert not torch.allclose(own[1], shared[1], atol=1e-4)
+
+
+def test_a_step_above_every_size_runs_eager(drafting):
+    driver, drafts = graphed(drafting, replace(GRAPHS, piecewise_sizes=(8,)))
+    states, mode = drafts.run(0, driver.fill({0: [5] * 33}))
+    assert mode is GraphMode.NONE
+    assert states.shape == (33, drafting.config.hidden_size)
+    nothing = BatchShape(num_tokens=0, num_reqs=0, query_len=None, max_length=0)
+    assert drafts.run(0, nothing)[1] is GraphMode.NONE
