@@ -14,7 +14,8 @@ from paths.api import ModelSource, UserError
 from paths.generic_mrv1.model import GenericModel
 from paths.models.config import ModelConfig, read_hf_config
 from paths.models.train import schedule
-from paths.models.train.attention import alignment_loss, selection
+from paths.models.train.attention import alignment_loss, first_positions, selection
+from paths.models.train.card import WAYS, write_card
 from paths.models.train.decoder import first_draft_acceptance, greedy
 from paths.models.train.documents import Document, DocumentStream, pack, prompt_text
 from paths.models.train.evaluate import evaluate, result
@@ -23,7 +24,9 @@ from paths.models.train.model import ALIGN, OFF, SELECT, SPARSE, Side, TrainedMo
 from paths.models.train.moe import balance
 from paths.models.train.optimizer import Optimizer, OptimizerOptions, orthogonalised
 from paths.models.train.parameters import computed, initial_parameters, shapes
+from paths.models.train.problems.describe import sha256
 from paths.models.train.problems.stream import TRAIN, problem
+from paths.models.train.problems.stream import test_set as held_out_problems
 from paths.models.train.tokenizer import BOS, EOS, build_tokenizer
 from paths.models.train.trainer import Settings, Trainer
 from paths.models.weights import load_weights
@@ -386,6 +389,24 @@ def test_evaluation_counts_exact_matches(trained):
     assert score.total == len(score.answers) == 3 and 0.0 <= score.exact_match <= 1.0 and score.drafted > 0
     perfect = dataclasses.replace(score, right=3)
     assert perfect.as_point()["exact_match_1"] == 1.0
+
+
+def test_a_broken_indexer_sees_the_first_visible_positions():
+    scores = torch.tensor([[[-torch.inf, 5.0, 1.0, 2.0], [-torch.inf, 5.0, -torch.inf, -torch.inf]]])
+    seen = [[[False, True, True, False], [False, True, False, False]]]
+    assert first_positions(scores, 2).tolist() == seen
+
+
+def test_the_card_holds_what_was_measured(trained, tmp_path):
+    save_model(tmp_path, HF, trained.parameters, dtype=torch.bfloat16)
+    trained.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    run = json.loads((trained.folder / "curve.json").read_text())
+    text = write_card(tmp_path, run=run, number=2).read_text()
+    assert (tmp_path / "README.md").read_text() == text
+    rows = [line for line in text.splitlines() if line.startswith(tuple(f"| {way} |" for way in WAYS))]
+    assert len(rows) == len(WAYS) and all("(0.000 – 0.658)" in row for row in rows), "Wilson of 0 in 2"
+    assert sum(line.startswith(("| 4 |", "| 8 |")) for line in text.splitlines()) == 2
+    assert sha256(held_out_problems()) in text and "{" not in text
 
 
 # -- export

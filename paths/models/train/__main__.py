@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from paths.api import UserError
 from paths.models.config import ModelConfig
+from paths.models.train.card import write_card
 from paths.models.train.evaluate import evaluate, result
 from paths.models.train.export import load_model, save_model
 from paths.models.train.model import TrainedModel
@@ -24,7 +25,7 @@ from paths.models.train.parameters import computed
 from paths.models.train.problems.describe import describe, json_lines
 from paths.models.train.problems.stream import test_set
 from paths.models.train.tokenizer import save_tokenizer
-from paths.models.train.trainer import Settings, Trainer
+from paths.models.train.trainer import CURVE, Settings, Trainer
 
 MODEL = Path(__file__).parents[3] / "conf" / "model" / "tiny_v32.yaml"
 TOKENIZER = "tokenizer.json"
@@ -64,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--dense", action="store_true", help="attend to everything, not to the selection")
     command.add_argument("--wrong", type=int, default=0, help="print so many wrong answers")
     command.set_defaults(do=_evaluate)
+    command = commands.add_parser(
+        "card", help="score an exported folder in several ways and write its model card"
+    )
+    command.add_argument("run", type=Path)
+    command.add_argument("folder", type=Path)
+    command.add_argument("--number", type=int, default=500)
+    command.add_argument("--threads", type=int, default=1)
+    command.set_defaults(do=_card)
     return parser
 
 
@@ -148,6 +157,13 @@ def _evaluate(options: argparse.Namespace) -> None:
     wrong = [(problem, text) for problem, text in score.answers if result(text) != problem.value]
     for problem, text in wrong[: options.wrong]:
         print(f"\n{problem.template}\n{problem.question}\n--- expected\n{problem.answer}\n--- given\n{text}")
+
+
+def _card(options: argparse.Namespace) -> None:
+    torch.set_num_threads(options.threads)
+    run = json.loads((options.run / CURVE).read_text(encoding="utf-8"))
+    written = write_card(options.folder, run=run, number=options.number)
+    print(written)
 
 
 if __name__ == "__main__":

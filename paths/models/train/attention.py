@@ -168,6 +168,12 @@ def selection(scores: Tensor, count: int) -> Tensor:
     return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, chosen, True) & (scores > -torch.inf)
 
 
+def first_positions(scores: Tensor, count: int) -> Tensor:
+    """bool `[B, L, S]`: the first `count` visible ones, as an indexer that is broken would choose."""
+    visible = scores > -torch.inf
+    return visible & (visible.cumsum(-1) <= count)
+
+
 def alignment_loss(scores: Tensor, seen: Tensor, weights: Tensor) -> Tensor:
     """KL of the indexer's softmax from the attention, summed over heads and normalised; summed over rows.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -53,10 +54,19 @@ class TrainedModel:
     """Forward pass of the exact architecture; the parameters come with every call.
 
     compiled: torch.compile for the parts between the matmuls that gain by it; each new shape compiles once.
+    select: scores `[B, L, S]` and a count → bool `[B, L, S]`, what sparse attention sees.
     """
 
-    def __init__(self, config: ModelConfig, *, max_length: int, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        max_length: int,
+        compiled: bool = False,
+        select: Callable[[Tensor, int], Tensor] = selection,
+    ) -> None:
         self.config = config
+        self._select = select
         wrap = partial(torch.compile, dynamic=False) if compiled else _unchanged
         if compiled:
             torch._dynamo.config.recompile_limit = (
@@ -155,7 +165,7 @@ class TrainedModel:
             assert keys.index is not None
             scores = index_scores(p, prefix, h, latent, keys.index, sight, self.config)
             if indexing.select:
-                seen = selection(scores.detach(), self.config.index_topk)
+                seen = self._select(scores.detach(), self.config.index_topk)
                 bias = hidden_bias(seen)
         out, weights = self._attend(query, keys.key, keys.value, bias, self.config.softmax_scale)
         if scores is None or not indexing.align:
