@@ -21,10 +21,11 @@ from paths.engine.requests import RequestTable
 from paths.engine.runner import Model, Runner
 from paths.engine.scheduler import Scheduler
 from paths.engine.startup import Startup
-from paths.engine.static_inputs import StaticInputs
+from paths.engine.static_inputs import DraftInputs, StaticInputs
 from paths.engine.tally import Tally
 from paths.engine.warm_up import WarmUp
 from paths.graphs.config import GraphConfig
+from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.forward import GraphedForward
 from paths.kernels.cpp.build import build_seconds
 from paths.kernels.gates import Formats
@@ -99,7 +100,18 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         index_topk=model_config.index_topk,
         device=device,
     )
-    forward = GraphedForward(model=model, caches=caches, inputs=inputs, config=recipe.graphs)
+    graphs = recipe.graphs.with_drafts(config.mtp)
+    forward = GraphedForward(model=model, caches=caches, inputs=inputs, config=graphs)
+    drafts = None
+    if config.mtp:
+        drafts = GraphedDrafts(
+            model=model,
+            model_config=model_config,
+            mtp=config.mtp,
+            caches=caches,
+            inputs=DraftInputs(inputs, hidden_size=model_config.hidden_size, dtype=dtype),
+            config=recipe.graphs,
+        )
     runner = recipe.make_runner(
         model=model,
         forward=forward,
@@ -116,6 +128,7 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         config,
         model=model,
         forward=forward,
+        drafts=drafts,
         sizes=recipe.warm_up_sizes,
         index_topk=model_config.index_topk,
         caches=caches,
@@ -138,6 +151,7 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         warm_up=warm_up,
         kernels=kernels,
         caches=caches,
+        num_layers=model_config.num_hidden_layers,
     )
     return EngineCore(
         scheduler=scheduler,

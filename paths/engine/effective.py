@@ -36,6 +36,7 @@ class EffectiveReporter:
         warm_up: WarmUp,
         kernels: Kernels,
         caches: Sequence[LayerCache],
+        num_layers: int,
     ) -> None:
         self._path = path
         self._model = model
@@ -45,6 +46,7 @@ class EffectiveReporter:
         self._warm_up = warm_up
         self._kernels = kernels
         self._caches = caches
+        self._num_layers = num_layers
 
     def describe(self, counters: Counters) -> Effective:
         first = self._caches[0]
@@ -79,7 +81,7 @@ class EffectiveReporter:
 
     def _breaks_per_layer(self) -> float | None:
         breaks = self._forward.captured.breaks
-        return breaks / len(self._caches) if breaks else None
+        return breaks / self._num_layers if breaks else None
 
 
 def _stored_kv_dtype(cache: LayerCache) -> str:

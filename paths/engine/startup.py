@@ -13,6 +13,7 @@ from paths.api import EngineConfig, StartupReport
 from paths.engine.batch import NULL_BLOCK, ForwardBatch, LayerCache
 from paths.engine.runner import Model
 from paths.engine.warm_up import WarmUp
+from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.forward import GraphedForward
 from paths.models.weights import Weights
 
@@ -29,6 +30,7 @@ class Startup:
         *,
         model: Model,
         forward: GraphedForward,
+        drafts: GraphedDrafts | None,
         sizes: Sequence[int],
         index_topk: int,
         caches: Sequence[LayerCache],
@@ -41,6 +43,7 @@ class Startup:
         self._sizes = sizes
         self._model = model
         self._forward = forward
+        self._drafts = drafts
         self._index_topk = index_topk
         self._caches = caches
         self._weight_bytes = weights.num_bytes
@@ -53,7 +56,7 @@ class Startup:
         started = time.perf_counter()
         self._compile()
         compiled = time.perf_counter()
-        captured = self._forward.capture()
+        captured = [part.capture() for part in (self._forward, self._drafts) if part is not None]
         capture_s = time.perf_counter() - compiled
         self._warm_up.run(engine)
         self._compiles_at_warm_up = self._model.compile_count()
@@ -62,8 +65,8 @@ class Startup:
             load_s=self._load_s,
             compile_s=compiled - started,
             capture_s=capture_s,
-            graphs=captured.graphs,
-            graph_memory_bytes=captured.memory_bytes,
+            graphs=sum(report.graphs for report in captured),
+            graph_memory_bytes=sum(report.memory_bytes for report in captured),
             kernel_build_s=self._kernel_build_s,
             kv_cache_bytes=sum(t.nbytes for t in caches),
             weight_bytes=self._weight_bytes,
@@ -79,8 +82,11 @@ class Startup:
         for size in (*self._sizes, limit):
             batch = padding_batch(min(size, limit), self._index_topk, torch.device(self._config.device))
             hidden = self._model.forward(batch, self._caches)
-            logits = self._model.logits(hidden[:1])
-            if not torch.isfinite(logits).all():
+            logits = [self._model.logits(hidden[:1])]
+            if self._drafts is not None:
+                for step, states in self._drafts.compile(batch):
+                    logits.append(self._model.draft_logits(states[:1], step=step))
+            if not all(torch.isfinite(values).all() for values in logits):
                 raise RuntimeError(f"warm-up with {size} rows gave logits that are not finite")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from paths.engine.context import ForwardContext
 from paths.engine.static_inputs import DraftInputs
 
 
+@runtime_checkable
 class DraftModel(Protocol):
     """What a model must offer so that its drafts can be captured, as `Capturable` for its forward pass."""
 
@@ -40,22 +41,22 @@ class DraftPass:
     """Draft `step` of a model, from the hidden states in `inputs`. Is `Capturable`."""
 
     def __init__(self, model: DraftModel, inputs: DraftInputs, *, step: int) -> None:
-        self._model, self._inputs, self._step = model, inputs, step
+        self._model, self._inputs, self.step = model, inputs, step
         self.max_model_len = model.max_model_len
         self.recorded_ops: Any = getattr(model, "recorded_ops", {})
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         """States [T, Dm] of the draft."""
-        return self._model.draft(batch, self._hidden(batch), caches, step=self._step)
+        return self._model.draft(batch, self._hidden(batch), caches, step=self.step)
 
     def num_breaks(self) -> int:
         return self._model.num_draft_breaks()
 
     def context(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> ForwardContext:
-        return self._model.draft_context(batch, caches, step=self._step)
+        return self._model.draft_context(batch, caches, step=self.step)
 
     def bind(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Callable[[], Tensor]:
-        return self._model.bind_draft(batch, self._hidden(batch), caches, step=self._step)
+        return self._model.bind_draft(batch, self._hidden(batch), caches, step=self.step)
 
     def _hidden(self, batch: ForwardBatch) -> Tensor:
         return self._inputs.hidden[: batch.num_tokens]

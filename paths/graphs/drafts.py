@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
-from paths.engine.batch import LayerCache
+from paths.api import UserError
+from paths.engine.batch import ForwardBatch, LayerCache
 from paths.engine.static_inputs import DraftInputs
 from paths.graphs.backend import GraphBackend
 from paths.graphs.capture import CaptureReport
@@ -28,7 +30,7 @@ class GraphedDrafts:
     def __init__(
         self,
         *,
-        model: DraftModel,
+        model: Any,
         model_config: ModelConfig,
         mtp: int,
         caches: Sequence[LayerCache],
@@ -36,13 +38,21 @@ class GraphedDrafts:
         config: GraphConfig,
         backend: GraphBackend | None = None,
     ) -> None:
+        if not isinstance(model, DraftModel):
+            raise UserError(
+                f"mtp={mtp}: {type(model).__name__} cannot draft; set mtp=0 or choose another path"
+            )
         layers = model_config.mtp_layers(mtp)
+        self._caches = caches
         self._keys = [(step % layers, model_config.reuses_selection(step)) for step in range(mtp)]
         self._passes: dict[tuple[int, bool], GraphedForward] = {}
+        self._eager: list[DraftPass] = []
         for step, key in enumerate(self._keys):
             if key not in self._passes:
+                draft = DraftPass(model, inputs, step=step)
+                self._eager.append(draft)
                 self._passes[key] = GraphedForward(
-                    model=DraftPass(model, inputs, step=step),
+                    model=draft,
                     caches=caches,
                     inputs=inputs,
                     config=config.with_drafts(mtp) if step == 0 else _one_row(config),
@@ -53,6 +63,11 @@ class GraphedDrafts:
     def passes(self) -> list[GraphedForward]:
         """Each different forward pass once, with its counts."""
         return list(self._passes.values())
+
+    def compile(self, batch: ForwardBatch) -> Iterator[tuple[int, Tensor]]:
+        """Run every different pass without a graph, for first calls compile. Yields a step, its states."""
+        for draft in self._eager:
+            yield draft.step, draft.forward(batch, self._caches)
 
     def capture(self) -> CaptureReport:
         """Capture all, once, before the first step. `breaks` is that of one draft."""

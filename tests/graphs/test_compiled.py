@@ -27,10 +27,10 @@ from tests.models.hf_configs import hf
 pytestmark = pytest.mark.no_poison
 
 
-def generic_model(*, layers, compiled, dtype=torch.float32):
+def generic_model(*, layers, compiled, dtype=torch.float32, mtp=0):
     config = ModelConfig.from_hf(hf(vocab_size=VOCAB, num_hidden_layers=layers))
     source = ModelSource(name="graphs", hf_config={}, checkpoint="dummy")
-    weights = load_weights(source, config, dtype=dtype, device=CPU)
+    weights = load_weights(source, config, dtype=dtype, device=CPU, mtp=mtp)
     return build_model(
         GenericModel,
         config,
@@ -106,6 +106,21 @@ def test_eager_generic_model_has_full_graphs_only():
     steps = check(model, FULL_ONLY, steps=40)
     assert steps["FULL"] > 8
     assert steps["PIECEWISE"] == 0
+
+
+def test_drafts_of_compiled_pieces_replay_and_never_compile_again():
+    model = generic_model(layers=1, compiled=True, mtp=3)
+    driver = GraphDriver(model, GraphConfig(), draft=0)
+    for rows in (64, 2, 1):
+        driver.model.forward(padding_batch(rows, model.config.index_topk, CPU), driver.caches)
+    assert model.compile_count() == 2  # many rows and one row
+    for draft in (0, 1):
+        steps = replays_equal_eager(model, FULL_AND_PIECEWISE.with_drafts(3), steps=30, draft=draft)
+        assert steps["NONE"] == 0
+        assert min(steps["FULL"], steps["PIECEWISE"]) > 4
+    driver = GraphDriver(model, PIECEWISE_ONLY, draft=0)
+    assert {(g.breaks, g.segments) for g in driver.forward._graphs.values()} == {(1, 2)}
+    assert model.compile_count() == 2
 
 
 @pytest.mark.slow
