@@ -47,6 +47,7 @@ GENERIC_OPS = (
 )
 # shared ops that the fused model calls itself
 FUSED_MODEL_OPS = ("add_rms_norm", "index_topk", "select_all", "sparse_mla")
+FUSED_MTP_OPS = ("rms_norm",)  # and what its MTP layer calls besides
 # shared ops that a fused operation calls where it has no kernel of its own
 COMPOSED_OF = {
     "embed_norm": ("rms_norm",),
@@ -170,7 +171,7 @@ class BuiltInPath:
             runner=options.runner,
             compile_mode=options.compile_mode,
             graph_mode=options.graphs.upper(),
-            kernels=_kernels(options, platform, Formats.of(config)),
+            kernels=_kernels(options, platform, Formats.of(config), mtp=config.mtp),
         )
 
     def start(self, config: EngineConfig) -> Engine:
@@ -199,11 +200,14 @@ class BuiltInPath:
         )
 
 
-def _kernels(options: BuiltInOptions, platform: Platform, formats: Formats) -> dict[str, KernelChoice]:
+def _kernels(
+    options: BuiltInOptions, platform: Platform, formats: Formats, *, mtp: int
+) -> dict[str, KernelChoice]:
     """What model and runner call, each with the implementation that would run."""
     shared = describe_kernels(platform, formats)
     fused = describe_fused_kernels(platform, formats) if options.model == "dsa" else {}
-    called = list(GENERIC_OPS if options.model == "generic" else FUSED_MODEL_OPS)
+    drafts = FUSED_MTP_OPS if mtp else ()
+    called = list(GENERIC_OPS if options.model == "generic" else FUSED_MODEL_OPS + drafts)
     composed = [op for op, choice in fused.items() if choice.impl == "composed"]
     called += [op for operation in composed for op in COMPOSED_OF.get(operation, ())]
     runner = {op: shared[op] for op in V2_OPS} if options.runner == "V2" else {"sample": V1_SAMPLING}

@@ -20,6 +20,7 @@ from tests.oracle import random_tokens
 
 TOLERANCE = 1e-4
 DRAFTS = 3
+NOT_DRAWN = 2  # a token that no sequence holds
 LENGTHS = (5, 100, 63)  # below and above index_topk 8 and the page of 64
 MODELS = {
     "generic": (GenericModel, "torch", {}),
@@ -50,41 +51,44 @@ def driver_of(name, config, weights):
     return ModelDriver(model, config, mtp_layers=len(weights.mtp))
 
 
-def drafted(driver, tokens, *, chunk, steps=DRAFTS, shift=1, renormed=None):
-    """States of draft 0 at every position and of the later drafts, per sequence; the drafts are `tokens[-1]`.
+def drafted(driver, tokens, *, chunk, shift=1, position=0, first=None, renormed=None):
+    """States of draft 0 at every position and of the later drafts, by sequence.
 
-    Each sequence ends with the token that was sampled last, which is not fed to the main model.
+    Each sequence ends with the token that was sampled last, which is not fed to the main model; it stands
+    for the drafted tokens too. shift, position, first, renormed: deliberate faults; position is added in
+    later drafts only, for RoPE is relative: the same offset everywhere changes nothing.
     """
     model, caches = driver.model, driver.caches
     parts = [[] for _ in tokens]
     while True:
-        done = driver.lengths
-        work = {s: t[done[s] : min(done[s] + chunk, len(t) - 1)] for s, t in enumerate(tokens)}
-        work = {s: part for s, part in work.items() if part}
+        ends = {seq: min(driver.lengths[seq] + chunk, len(t) - 1) for seq, t in enumerate(tokens)}
+        work = {seq: tokens[seq][driver.lengths[seq] : end] for seq, end in ends.items()}
+        work = {seq: part for seq, part in work.items() if part}
         if not work:
             break
         batch = driver.batch(work)
+        following = [
+            token for seq in work for token in tokens[seq][driver.lengths[seq] + shift : ends[seq] + shift]
+        ]
+        ids = torch.tensor(following)
+        if first is not None:
+            ids[batch.positions == 0] = first
         with torch.inference_mode():
             hidden = model.forward(batch, caches)
-            following = [t for s, p in work.items() for t in tokens[s][done[s] + 1 : done[s] + 1 + len(p)]]
-            batch = replace(
-                batch,
-                input_ids=torch.tensor(following),
-                positions=(batch.positions + shift - 1).clamp(min=0),
-            )
-            states = model.draft(batch, hidden, caches)
-        for (seq, part), rows in zip(
-            work.items(), states.split([len(p) for p in work.values()]), strict=True
-        ):
-            driver.lengths[seq] += len(part)
+            states = model.draft(replace(batch, input_ids=ids), hidden, caches)
+        sizes = [len(part) for part in work.values()]
+        for seq, rows in zip(work, states.split(sizes), strict=True):
+            driver.lengths[seq] = ends[seq]
             parts[seq].append(rows)
-    for step in range(1, steps):
+    for step in range(1, DRAFTS):
         batch = driver.batch({seq: [t[-1]] for seq, t in enumerate(tokens)})
         hidden = torch.cat([part[-1][-1:] for part in parts])
         if renormed is not None:
             hidden = torch.nn.functional.rms_norm(hidden, hidden.shape[-1:], renormed, 1e-6)
         with torch.inference_mode():
-            states = model.draft(batch, hidden, caches, step=step)
+            states = model.draft(
+                replace(batch, positions=batch.positions + position), hidden, caches, step=step
+            )
         for seq in range(len(tokens)):
             parts[seq].append(states[seq : seq + 1])
             driver.lengths[seq] += 1
@@ -128,3 +132,79 @@ def test_drafts_are_those_of_the_reference(checkpoint, sequences, truth, name, c
     config, folder, _ = checkpoint
     driver = driver_of(name, config, weights_of(config, folder))
     assert worst(driver, sequences, truth, chunk=chunk) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_fault_shows(checkpoint, sequences, truth, name):
+    """Each of these must be seen, or the test above proves nothing of it."""
+    config, folder, _ = checkpoint
+    weights = weights_of(config, folder)
+
+    def error(changed=weights, **options):
+        return worst(driver_of(name, config, changed), sequences, truth, **options)
+
+    def with_mtp(**changes):
+        return replace(weights, mtp=(replace(weights.mtp[0], **changes),))
+
+    mtp = weights.mtp[0]
+    embedding = mtp.embed_tokens.clone()
+    embedding[NOT_DRAWN] = 0
+    halves = torch.cat(mtp.eh_proj.chunk(2, dim=1)[::-1], dim=1)
+    faults = {
+        "halves of eh_proj swapped": error(with_mtp(eh_proj=halves)),
+        "norms swapped": error(with_mtp(enorm=mtp.hnorm, hnorm=mtp.enorm)),
+        "the main model's norm": error(with_mtp(norm=weights.norm)),
+        "recycled state normed twice": error(renormed=mtp.norm),
+        "later drafts one position ahead": error(position=1),
+        "ids not shifted": error(shift=0),
+        "embedding of position 0 zeroed": error(with_mtp(embed_tokens=embedding), first=NOT_DRAWN),
+    }
+    assert min(faults.values()) > 100 * TOLERANCE, faults
+
+
+def test_selection_is_the_mtp_layers_own(checkpoint, sequences, truth):
+    config, folder, _ = checkpoint
+    weights = weights_of(config, folder)
+    layer = replace(weights.mtp[0].layer, indexer=weights.layers[-1].indexer)
+    other = replace(weights, mtp=(replace(weights.mtp[0], layer=layer),))
+    for name in ("generic", "dsa"):
+        assert worst(driver_of(name, config, other), sequences, truth) > 100 * TOLERANCE
+
+
+def test_caches_of_the_main_layers_are_left_alone(checkpoint, sequences):
+    config, folder, _ = checkpoint
+    for name in ("generic", "dsa"):
+        driver = driver_of(name, config, weights_of(config, folder))
+        work = {seq: tokens[:-1] for seq, tokens in enumerate(sequences)}
+        batch = driver.batch(work)
+        with torch.inference_mode():
+            hidden = driver.model.forward(batch, driver.caches)
+            before = [_bytes(cache) for cache in driver.caches]
+            driver.model.draft(batch, hidden, driver.caches)
+        changed = [
+            not torch.equal(old, _bytes(cache)) for old, cache in zip(before, driver.caches, strict=True)
+        ]
+        assert changed == [False, False, True]
+
+
+def _bytes(cache):
+    return torch.cat([tensor.view(torch.uint8).flatten() for tensor in (cache.kv, cache.index)])
+
+
+@pytest.mark.parametrize("name", ["generic", "dsa"])
+def test_two_mtp_layers_take_turns(name):
+    config = ModelConfig.from_hf(HF | {"num_nextn_predict_layers": 2})
+    source = ModelSource(name="two", hf_config={}, checkpoint="dummy")
+    both = load_weights(source, config, dtype=torch.float32, device=CPU, mtp=3)
+    assert len(both.mtp) == 2
+    driver = driver_of(name, config, both)
+    batch = driver.batch({0: random_tokens(20, seed=1)})
+    hidden = torch.randn(20, config.hidden_size)
+    alone = [driver_of(name, config, replace(both, mtp=(layer,))) for layer in both.mtp]
+    with torch.inference_mode():
+        for step in range(4):
+            ours = driver.model.draft(batch, hidden, driver.caches, step=step)
+            other = alone[step % 2]
+            theirs = other.model.draft(batch, hidden, other.caches)
+            assert torch.equal(ours, theirs), step
+    assert [torch.isfinite(cache.kv).any().item() for cache in driver.caches] == [False, False, True, True]
