@@ -22,6 +22,8 @@ from paths.kernels.cache_bytes import PAGE_SIZE
 from paths.models.config import ModelConfig, read_hf_config
 
 _LONGEST_HEADER = 100_000_000  # what the safetensors format allows
+# keys that are part of what is compared, and go to the engine as they stand
+_ENGINE_KEYS = ("gpus", "dtype", "kv_dtype", "index_dtype", "mtp", "mtp_mode", "mtp_forced_al")
 _PACKAGE = Path(next(iter(paths.__path__))).resolve()
 
 
@@ -86,7 +88,9 @@ class Cell:
         """Short human name; unique only together with the ids."""
         random = self.config.workload.kind == "random"
         work = f"{self.isl}/{self.osl}" if random else self.config.workload.name
-        return f"{self.engine.path} {self.engine.model.name} kv={self.engine.kv_dtype} {work} {self.load}"
+        words = [self.engine.path, self.engine.model.name, f"kv={self.engine.kv_dtype}"]
+        speculation = mtp_words(self.engine.mtp, self.engine.mtp_forced_al)
+        return " ".join([*words, *([f"mtp={speculation}"] if self.engine.mtp else []), work, self.load])
 
     @property
     def load(self) -> str:
@@ -120,7 +124,7 @@ def resolve_cell(
         for name in ("measure_s", "warmup_s", "timeout_s")
     }
     identity = {
-        **{name: getattr(config, name) for name in ("gpus", "dtype", "kv_dtype", "index_dtype")},
+        **{name: getattr(config, name) for name in _ENGINE_KEYS},
         "model": config.model.name,
         "device": platform.device,
         "hardware": hardware_class(platform),
@@ -187,6 +191,11 @@ def _engine(
     if config.engine.max_model_len is None:
         limits["max_model_len"] = min(defaults.max_model_len, model.max_position_embeddings)
     elif config.engine.max_model_len > model.max_position_embeddings:
+def mtp_words(mtp: int, forced_al: float | None) -> str:
+    """Drafts of one verification in a word: 3, 3 forced al=2.5. Forced acceptance is never left out."""
+    return f"{mtp}" if forced_al is None else f"{mtp} forced al={forced_al:g}"
+
+
         raise UserError(
             f"engine.max_model_len={config.engine.max_model_len}: model {source.name} ends at"
             f" {model.max_position_embeddings} positions; lower it or choose another model"
@@ -210,6 +219,11 @@ def _engine(
         **limits,
         seed=config.seed,
         debug=config.debug.model_dump(),
+    if config.mtp and not model.num_nextn_predict_layers:
+        raise UserError(
+            f"mtp={config.mtp}: model {source.name} has no MTP layer (num_nextn_predict_layers is 0 in its"
+            " config.json); set mtp=0 or choose another model or checkpoint"
+        )
     )
 
 
@@ -226,6 +240,8 @@ def _check_fit(*, isl: int, osl: int, engine: EngineConfig, random: bool) -> Non
             f"isl={isl} + osl={osl} is {tokens} tokens, but engine.kv_pages={engine.kv_pages} holds"
             f" {capacity}; raise engine.kv_pages to {math.ceil(tokens / PAGE_SIZE)} or more"
         )
+        mtp=config.mtp,
+        mtp_forced_al=config.mtp_forced_al,
 
 
 def _model(config: CellConfig) -> tuple[ModelSource, ModelConfig]:

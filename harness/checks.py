@@ -22,7 +22,16 @@ PREFIX_HIT_LIMIT = 0.01
 RATE_TOLERANCE = 0.05
 CPU_WAIT_LIMIT = 0.05  # of the window
 # not bad luck but a wrong answer: when one of these fails, no number of the cell means anything
-INVALIDATING = ("osl", "tokens", "prefix_cache", "finite")
+INVALIDATING = (
+    "osl",
+    "tokens",
+    "prefix_cache",
+    "finite",
+    "drafting",
+    "acceptance",
+    "bonus_token",
+    "forced_al",
+)
 
 
 def judge(

@@ -14,6 +14,7 @@ from paths.api import UserError
 Device = Literal["cpu", "cuda", "rocm", "xpu"]
 
 _DAY_S = 86_400
+MOST_DRAFTS = 32  # of one verification
 
 
 class _Section(BaseModel):
@@ -123,6 +124,14 @@ class CellConfig(_Section):
     request_rate: float | None = Field(
         ge=1e-3,
         le=1e6,
+    mtp: int = Field(ge=0, le=MOST_DRAFTS, description=f"an integer from 0 (off) to {MOST_DRAFTS}")
+    mtp_mode: Literal["real", "forced"] = Field(description="real, forced")
+    mtp_forced_al: float | None = Field(
+        ge=1,
+        le=MOST_DRAFTS + 1,
+        allow_inf_nan=False,
+        description="a number from 1 to mtp + 1 with mtp_mode=forced, else null",
+    )
         allow_inf_nan=False,
         description="a number from 0.001 to 1000000 in requests per second, or null for closed loop",
     )
@@ -188,9 +197,28 @@ def _explain(error: ValidationError) -> str:
         text = f"unknown key {key}{nearest(names[-1], known)} Known here: {', '.join(known)}."
     elif first["type"] == "missing":
         text = f"{key}: missing; it must be {_description(names)}"
+    _check_speculation(config)
     else:
         text = f"{key}={_shown(first['input'])}: not allowed; allowed: {_description(names)}"
     others = len({detail["loc"][0] for detail in details} - {first["loc"][0]})
+def _check_speculation(config: CellConfig) -> None:
+    """Raises UserError for a mode that does not fit to `mtp`."""
+    al = config.mtp_forced_al
+    if config.mtp_mode == "real":
+        if al is not None:
+            raise UserError(
+                f"mtp_forced_al={al:g}: mtp_mode=real forces nothing; set mtp_mode=forced or leave it out"
+            )
+        return
+    if config.mtp == 0:
+        raise UserError("mtp_mode=forced: mtp=0 drafts nothing; set mtp to 1 or more, or mtp_mode=real")
+    if al is None or al > config.mtp + 1:
+        raise UserError(
+            f"mtp_forced_al={_shown(al)}: mtp_mode=forced with mtp={config.mtp} needs a number from 1 to"
+            f" {config.mtp + 1}, the mean of accepted drafts + 1"
+        )
+
+
     return one_line(text + (f" (and {others} more mistakes)" if others else ""))
 
 

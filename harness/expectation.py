@@ -62,13 +62,22 @@ def _setting_mismatches(config: EngineConfig, effective: Effective) -> list[str]
         wanted["hadamard"] = resolve_hadamard(config.hadamard, index_dtype=index_dtype)
     if effective.dtype != NOT_APPLICABLE:
         asked["threads"] = wanted["threads"] = config.threads
-    found = []
+    found = _speculation(config, effective)
     for name, value in wanted.items():
         ran = getattr(effective, name)
         if ran not in (value, NOT_APPLICABLE):
             resolved = "" if asked[name] == value else f" (meaning {value!r})"
             found.append(f"{name} {ran!r}, requested {asked[name]!r}{resolved}")
     return found
+
+
+def _speculation(config: EngineConfig, effective: Effective) -> list[str]:
+    """Drafts of one verification, and forced acceptance: asked for and acknowledged, or neither."""
+    return [
+        f"{name} {ran}, requested {asked}"
+        for name in ("mtp", "mtp_forced_al")
+        if (ran := getattr(effective, name)) != (asked := getattr(config, name))
+    ]
 
 
 def _cache_dtypes(config: EngineConfig) -> tuple[str, str]:
@@ -142,7 +151,9 @@ def _cache_bytes(expected: Expectation, config: EngineConfig, effective: Effecti
         return
     kv_dtype, index_dtype = _cache_dtypes(config)
     model = ModelConfig.from_hf(config.model.hf_config)
-    wanted = cache_bytes_per_token(model, kv_dtype=kv_dtype, index_dtype=index_dtype)
+    wanted = cache_bytes_per_token(
+        model, kv_dtype=kv_dtype, index_dtype=index_dtype, mtp_layers=model.mtp_layers(config.mtp)
+    )
     if effective.kv_bytes_per_token != wanted:
         yield (
             f"kv_bytes_per_token {effective.kv_bytes_per_token}, expected {wanted}"

@@ -22,7 +22,7 @@ def latency_metrics(records: Sequence[Record], stems: Sequence[str]) -> list[str
 
 def notes(record: Record) -> list[str]:
     """What a reader of the numbers must know, in sentences; not a fault of the measurement."""
-    return [*_choice(record), *_sparsity(record), *_graphs(record)]
+    return [*_choice(record), *_forced(record), *_sparsity(record), *_graphs(record)]
 
 
 def _choice(record: Record) -> list[str]:
@@ -32,6 +32,20 @@ def _choice(record: Record) -> list[str]:
         return []
     said = [f"path {chosen.requested} took {chosen.chosen}: {chosen.reason}"]
     return said + [f"warning: {warning}" for warning in chosen.warnings]
+
+
+def _forced(record: Record) -> list[str]:
+    """Forced acceptance accepts wrong drafts: the speed is that of its length, the answers are noise."""
+    asked = record.requested.get("mtp_forced_al")
+    if asked is None:
+        return []
+    known = record.effective is not None
+    ran = (record.effective or {}).get("mtp_forced_al")
+    said = "acknowledged by the engine" if ran == asked else "NOT acknowledged by the engine"
+    return [
+        f"forced acceptance: drafts are accepted by chance up to a mean length of {asked:g}, whatever they"
+        f" are ({said if known else 'the engine did not answer'}); the answers mean nothing"
+    ]
 
 
 def _sparsity(record: Record) -> list[str]:

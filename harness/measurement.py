@@ -122,6 +122,8 @@ class EventColumns:
     emitted_ns: IntColumn  # readable on the engine's host, by its own stamp of the same clock
     request: npt.NDArray[np.int32]  # index into RequestColumns
     tokens: npt.NDArray[np.int32]  # 0 for an event that only closes its request
+    drafted: npt.NDArray[np.int32] | None = None  # drafts verified in its step; None: no speculation
+    accepted: npt.NDArray[np.int32] | None = None  # of these, before the answer was cut
 
 
 @dataclass(frozen=True, kw_only=True)

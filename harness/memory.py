@@ -19,7 +19,13 @@ def cache_bytes(cell: Cell) -> int:
     engine = cell.engine
     kv_dtype = layout.resolve_kv_dtype(engine.kv_dtype, engine.dtype)
     index_dtype = layout.resolve_index_dtype(engine.index_dtype, kv_dtype=kv_dtype, dtype=engine.dtype)
-    return layout.cache_bytes(cell.model, pages=engine.kv_pages, kv_dtype=kv_dtype, index_dtype=index_dtype)
+    return layout.cache_bytes(
+        cell.model,
+        pages=engine.kv_pages,
+        kv_dtype=kv_dtype,
+        index_dtype=index_dtype,
+        mtp_layers=cell.model.mtp_layers(engine.mtp),
+    )
 
 
 def weight_bytes(cell: Cell) -> int:

@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from harness.acceptance import Speculation, acceptance_metrics
+from harness.acceptance_checks import acceptance_checks
 from harness.checks import attempted, broken_lengths, judge
 from harness.counters import cpu_seconds_per_token, dsa_active_token_frac, prefix_hit_rate
 from harness.measurement import Measurement, Phase
@@ -26,11 +28,12 @@ Better = Literal["up", "down", "none"]
 Samples = npt.NDArray[np.float64]
 
 NO_SAMPLE = "no successful request"
+NO_DRAFTS = Speculation(mtp=0)
 CLOSED_LOOP = "closed loop: requests have no schedule"
 
 
 def summarize(
-    measurement: Measurement, *, gpus: int
+    measurement: Measurement, *, gpus: int, asked: Speculation = NO_DRAFTS
 ) -> tuple[dict[str, Metric], dict[str, Check], dict[str, int]]:
     """Metrics, validity checks and request statuses of one cell.
 
@@ -50,7 +53,11 @@ def summarize(
         | scope.load()
         | scope.engine()
     )
-    return metrics, judge(measurement, times, window, excuse), count(times.status[attempted(measurement)])
+    metrics |= acceptance_metrics(
+        measurement, times, window, excuse, asked=asked, tpot=metrics["tpot_pooled_ms"]
+    )
+    checks = judge(measurement, times, window, excuse) | acceptance_checks(measurement, asked)
+    return metrics, checks, count(times.status[attempted(measurement)])
 
 
 def _number(

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.acceptance import Speculation
 from harness.cell import Cell
 from harness.checks import why_invalid
 from harness.counters import replayed_steps
@@ -100,7 +101,7 @@ class Recorder:
 def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective) -> Outcome:
     """The outcome of a load that ran to its end."""
     try:
-        metrics, checks, statuses = summarize(measurement, gpus=cell.config.gpus)
+        metrics, checks, statuses = summarize(measurement, gpus=cell.config.gpus, asked=_asked(cell))
     except MeasurementError as error:
         return Outcome(state=CellState.INVALID, reason=f"contradictory times: {error}", effective=effective)
     checks |= {"slots": slots_check(cell)}
@@ -116,6 +117,10 @@ def judge_measurement(measurement: Measurement, cell: Cell, effective: Effective
         statuses=statuses,
         counters=counters,
     )
+
+
+def _asked(cell: Cell) -> Speculation:
+    return Speculation(mtp=cell.engine.mtp, forced_al=cell.engine.mtp_forced_al)
 
 
 def slots_check(cell: Cell) -> Check:
@@ -190,6 +195,9 @@ def _difference(start: Counters, end: Counters) -> dict[str, Any]:
             difference[name] = {key: total - before[name].get(key, 0) for key, total in value.items()}
         elif name == "memory_high_water":
             difference[name] = value  # a maximum, not a total
+        elif isinstance(value, list):
+            earlier = [*before[name], *[0] * (len(value) - len(before[name]))]
+            difference[name] = [late - early for early, late in zip(earlier, value, strict=True)]
         else:
             known = value is not None and before[name] is not None
             difference[name] = value - before[name] if known else None

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from harness.experiment import Experiment
 from harness.percentiles import METHOD
 
-SCHEMA_VERSION = "1.2.0"
+SCHEMA_VERSION = "1.3.0"
 METRIC_DEF_VERSION = "1"
 WORKLOAD_VERSION = "2"
 
@@ -61,6 +61,7 @@ class Metric(_Model):
     excluded: int = 0  # samples that could not have this metric (one-token answers have no TPOT)
     reason: str | None = None
 
+    ci95: tuple[float, float] | None = None  # interval of 95 %, where one is computed
     @model_validator(mode="after")
     def _value_or_reason(self) -> Metric:
         if (self.value is None) == (self.reason is None):
@@ -146,7 +147,8 @@ class RunInfo(_Model):
     plan: list[dict[str, Any]]  # one entry per launch: engine_id, arm, cells in order
 
 
-# requests.parquet; times are nanoseconds of perf_counter relative to the launch's first send
+# requests.parquet; times are nanoseconds of perf_counter relative to the launch's first send; drafts are null
+# where an engine tells of none
 REQUEST_COLUMNS = (
     "run_id", "launch_id", "cell_id", "arm_id", "phase", "request_id", "prompt_hash", "prompt_tokens",
     "requested_tokens", "output_tokens", "first_event_tokens", "events", "scheduled_ns", "sent_ns",
@@ -154,6 +156,7 @@ REQUEST_COLUMNS = (
 )  # fmt: skip
 
 
+    "verifications", "drafted", "accepted",
 def write_text_atomically(path: Path, text: str) -> None:
     """Write beside the target and rename, so that a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

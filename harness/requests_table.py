@@ -20,6 +20,7 @@ from harness.measurement import Measurement, Phase
 from harness.records import REQUEST_COLUMNS
 from harness.request_times import derive
 from harness.statuses import STATUSES
+from harness.verifications import verifications
 from harness.window import steady_window
 from paths.api import FinishReason
 
@@ -32,7 +33,7 @@ _TYPES = {
     "request_id": pa.int64(), "prompt_hash": _TEXT, "prompt_tokens": _INT, "requested_tokens": _INT,
     "output_tokens": _INT, "first_event_tokens": _INT, "events": _INT, "scheduled_ns": _NS, "sent_ns": _NS,
     "first_ns": _NS, "last_ns": _NS, "ttft_ms": _MS, "tpot_ms": _MS, "e2e_ms": _MS, "status": _TEXT,
-    "finish_reason": _TEXT, "error": _TEXT,
+    "finish_reason": _TEXT, "error": _TEXT, "verifications": _INT, "drafted": _INT, "accepted": _INT,
 }  # fmt: skip
 SCHEMA = pa.schema([(name, _TYPES[name]) for name in REQUEST_COLUMNS])
 
@@ -72,9 +73,22 @@ def request_rows(
         "status": [str(STATUSES[code]) for code in times.status.tolist()],
         "finish_reason": [FinishReason(code).word for code in requests.finish.tolist()],
         "error": [requests.errors.get(row) for row in range(len(requests))],
+        **_drafts(measurement),
     }
     arrays = [pa.array(columns[name], type=SCHEMA.field(name).type) for name in REQUEST_COLUMNS]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _drafts(measurement: Measurement) -> dict[str, npt.NDArray[np.int64] | pa.Array]:
+    """Verifications, drafts verified and drafts accepted of each request, [R] each."""
+    found, requests = verifications(measurement), len(measurement.requests)
+    if found is None:
+        return {name: pa.nulls(requests) for name in ("verifications", "drafted", "accepted")}
+    return {
+        "verifications": found.per_request(np.ones_like(found.drafted)),
+        "drafted": found.per_request(found.drafted),
+        "accepted": found.per_request(found.accepted),
+    }
 
 
 def _phases(measurement: Measurement) -> list[str]:
@@ -113,7 +127,7 @@ class RequestsWriter:
         )
         folder = self._run_dir / PARTS_NAME
         folder.mkdir(exist_ok=True)
-        _write_atomically(table, folder / f"{self._parts:03d}.parquet")
+        write_table_atomically(table, folder / f"{self._parts:03d}.parquet")
         self._parts += 1
 
     def finish(self) -> Path:
@@ -125,7 +139,7 @@ class RequestsWriter:
         if target.exists():
             raise FileExistsError(f"{target} exists already")
         table = read_requests(self._run_dir)
-        _write_atomically(table, target)
+        write_table_atomically(table, target)
         shutil.rmtree(self._run_dir / PARTS_NAME, ignore_errors=True)
         return target
 
@@ -143,7 +157,7 @@ def _parts(run_dir: Path) -> list[Path]:
     return sorted((run_dir / PARTS_NAME).glob("*.parquet"), key=lambda path: int(path.stem))
 
 
-def _write_atomically(table: pa.Table, path: Path) -> None:
+def write_table_atomically(table: pa.Table, path: Path) -> None:
     """A reader sees the old file or the new one, never half of one."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # not mkstemp: others may read the table
     try:

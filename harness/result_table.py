@@ -11,7 +11,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cell import load_words
+from harness.cell import load_words, mtp_words
 from harness.console import clipped, out
 from harness.headlines import latency_metrics, notes
 from harness.records import CellState, Metric, Record, flagged
@@ -38,17 +38,19 @@ def print_result(records: Sequence[Record], report: Path) -> None:
     varied = _varied(records)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title_justify="left")
     table.title = f"model {', '.join(models)}"
-    for heading in ("path", "kv dtype"):
+    drafts = any(record.requested.get("mtp") for record in records)
+    for heading in ("path", "kv dtype", *(["mtp"] if drafts else [])):
         table.add_column(heading, overflow="fold")
     for heading in (*varied, "load"):
         table.add_column(heading, no_wrap=True)
     latencies = latency_metrics(records, ["ttft"])
-    figures = ["out tok/s ↑", "TPOT ms ↓", *(_LATENCIES[name] for name in latencies)]
+    lengths = ["AL ↑"] if drafts else []
+    figures = ["out tok/s ↑", "TPOT ms ↓", *lengths, *(_LATENCIES[name] for name in latencies)]
     for heading in (*figures, "n"):
         table.add_column(heading, justify="right", min_width=len(heading) if heading == "n" else 8)
     table.add_column("state", overflow="fold")
     for record in records:
-        table.add_row(*_row(record, varied, latencies))
+        table.add_row(*_row(record, varied, latencies, drafts=drafts))
     out.print(table)
     for record in records:
         if record.state is CellState.PATH_MISMATCH:
@@ -90,7 +92,7 @@ def _settings(record: Record) -> dict[str, Any]:
     return {"round": record.round} | {name: requested[name] for name in _WORTH_A_COLUMN} | options
 
 
-def _row(record: Record, extra: Sequence[str], latencies: Sequence[str]) -> list[str]:
+def _row(record: Record, extra: Sequence[str], latencies: Sequence[str], *, drafts: bool) -> list[str]:
     requested, effective = record.requested, record.effective or {}
     kv_dtype = str(requested["kv_dtype"])
     if effective.get("kv_dtype") not in (None, kv_dtype):
@@ -100,10 +102,12 @@ def _row(record: Record, extra: Sequence[str], latencies: Sequence[str]) -> list
     return [
         escape(str(requested["path"])),
         kv_dtype,
+        *([mtp_words(requested.get("mtp", 0), requested.get("mtp_forced_al"))] if drafts else []),
         *(escape(str(_settings(record).get(key, "–"))) for key in extra),
         load_words(requested["concurrency"], requested["request_rate"]),
         _shown(record.metrics.get("out_tps"), 1),
         _shown(record.metrics.get("tpot_pooled_ms"), 3),
+        *([_shown(record.metrics.get("al"), 2)] if drafts else []),
         *(_shown(record.metrics.get(name), 2) for name in latencies),
         _shown(record.metrics.get("requests_ok"), 0),
         state,

@@ -12,20 +12,25 @@ It shows what the client measures when the truth is known: for tests, demos and 
     early_stop_every  every n-th request stops after half of its tokens (0: never)
     requests          explicit scripts, used in turn by arrival: {events: [[ms, tokens], …], finish: length}
                       where finish is length, stop or error; replaces all of the above
+    accepted          with mtp: a list, repeated: drafts accepted by a request's 1st, 2nd, … verification
+                      (tokens_per_event does not count then); mtp_forced_al draws them instead
+
+A token is a function of prompt and position, and its log-probabilities fall with their rank, so that answers
+can be compared:
+
+    other_token_every every n-th token of an answer is another one (0: never)
+    sharpness         1: a rank costs ln 2; log-probabilities of 2 fall twice as fast
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paths.api import (
     Counters,
@@ -38,87 +43,34 @@ from paths.api import (
     Request,
     StartupReport,
     StepEvents,
+    TokenLogprobs,
     Unsupported,
     UserError,
 )
 from paths.engine.stats import process_usage
+from paths.script import Answer, ScriptOptions
 
-_FINISH = {"length": FinishReason.LENGTH, "stop": FinishReason.STOP, "error": FinishReason.ERROR}
-_NS_PER_MS = 1_000_000
 _LONGEST_NAP_S = 0.001  # so that new requests are noticed in time
 
 
-@dataclass(frozen=True, kw_only=True)
-class Script:
-    """When a request emits how much: event e at `at_ns[e]` brings its total to `total[e]` tokens."""
+class _Fired(NamedTuple):
+    """One event of one request."""
 
-    at_ns: npt.NDArray[np.int64]  # [E], from arrival
-    total: npt.NDArray[np.int64]  # [E]
+    tokens: npt.NDArray[np.int32]
     finish: FinishReason
+    drafted: int
+    accepted: int
+    logprobs: tuple[TokenLogprobs, ...] | None
 
 
-class ScriptedRequest(BaseModel):
-    """An explicit script: [[ms, tokens], …] and how it ends."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-    events: list[tuple[Annotated[float, Field(ge=0)], Annotated[int, Field(ge=0)]]]
-    finish: Literal["length", "stop", "error"]
-
-
-class ScriptOptions(BaseModel):
-    """Validated options of the path; `parse` raises UserError."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-    first_ms: float = Field(20.0, ge=0, allow_inf_nan=False)
-    gap_ms: float = Field(10.0, ge=0, allow_inf_nan=False)
-    tokens_per_event: list[Annotated[int, Field(ge=1)]] = Field([1], min_length=1)
-    fail_every: int = Field(0, ge=0)
-    empty_every: int = Field(0, ge=0)
-    early_stop_every: int = Field(0, ge=0)
-    requests: list[ScriptedRequest] = []
-
-    @classmethod
-    def parse(cls, options: dict[str, Any]) -> ScriptOptions:
-        try:
-            # through JSON, where a pair is a list
-            return cls.model_validate_json(json.dumps(options))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            name = ".".join(str(part) for part in first["loc"])
-            if first["type"] == "extra_forbidden":
-                raise UserError(
-                    f"path.options.{name}: unknown; scripted takes {', '.join(cls.model_fields)}"
-                ) from error
-            raise UserError(f"path.options.{name}={first['input']!r}: {first['msg']}") from error
-
-    def script(self, arrival: int, max_tokens: int) -> Script:
-        """The script of the request that arrived as number `arrival` (from 0)."""
-        if self.requests:
-            entry = self.requests[arrival % len(self.requests)]
-            finish = _FINISH[entry.finish]
-            if not entry.events:
-                return self._without_tokens(finish)
-            events = np.asarray(entry.events, dtype=np.float64).reshape(-1, 2)
-            at = (events[:, 0] * _NS_PER_MS).astype(np.int64)
-            return Script(at_ns=at, total=np.cumsum(events[:, 1]).astype(np.int64), finish=finish)
-        number = arrival + 1
-        if self.fail_every and number % self.fail_every == 0:
-            return self._without_tokens(FinishReason.ERROR)
-        if self.empty_every and number % self.empty_every == 0:
-            return self._without_tokens(FinishReason.STOP)
-        target, reason = max_tokens, FinishReason.LENGTH
-        if self.early_stop_every and number % self.early_stop_every == 0:
-            target, reason = max(1, max_tokens // 2), FinishReason.STOP
-        events_needed = -(-target * len(self.tokens_per_event) // sum(self.tokens_per_event))
-        counts = np.resize(self.tokens_per_event, events_needed + len(self.tokens_per_event))
-        total: npt.NDArray[np.int64] = np.minimum(np.cumsum(counts), target).astype(np.int64)
-        total = total[: int(np.argmax(total == target)) + 1]
-        times = (self.first_ms + self.gap_ms * np.arange(len(total))) * _NS_PER_MS
-        return Script(at_ns=times.astype(np.int64), total=total, finish=reason)
-
-    def _without_tokens(self, finish: FinishReason) -> Script:
-        at = np.array([self.first_ms * _NS_PER_MS], dtype=np.int64)
-        return Script(at_ns=at, total=np.zeros(1, dtype=np.int64), finish=finish)
+def _options(config: EngineConfig) -> ScriptOptions:
+    """Raises UserError."""
+    options = ScriptOptions.parse(config.options)
+    if config.mtp and options.requests:
+        raise UserError(
+            f"mtp={config.mtp}: path.options.requests scripts no drafts; set mtp=0 or leave it out"
+        )
+    return options
 
 
 class ScriptedEngine:
@@ -126,9 +78,9 @@ class ScriptedEngine:
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
-        self._options = ScriptOptions.parse(config.options)
+        self._options = _options(config)
         self._vocab_size = int(config.model.hf_config.get("vocab_size", 2048))
-        self._scripts: list[Script] = []
+        self._answers: list[Answer] = []
         self._ids = np.empty(0, dtype=np.int64)
         self._start = np.empty(0, dtype=np.int64)
         self._next = np.empty(0, dtype=np.int64)
@@ -136,7 +88,7 @@ class ScriptedEngine:
         self._arrived: list[tuple[int, int, int, int]] = []  # columns of requests since the last step
         self._arrivals = 0
         self._aborted: list[int] = []
-        self._counters = Counters()
+        self._counters = Counters(accepted_at=[0] * config.mtp, verified_at=[0] * config.mtp)
 
     def warm_up(self) -> StartupReport:
         return StartupReport(
@@ -144,12 +96,18 @@ class ScriptedEngine:
         )
 
     def add(self, request: Request) -> None:
-        script = self._options.script(self._arrivals, request.params.max_tokens)
+        answer = self._options.answer(
+            request,
+            self._arrivals,
+            vocab_size=self._vocab_size,
+            mtp=self._config.mtp,
+            forced_al=self._config.mtp_forced_al,
+        )
         now = time.perf_counter_ns()
         self._arrivals += 1
         self._counters.prompt_tokens += len(request.prompt_ids)
-        self._scripts.append(script)
-        self._arrived.append((request.request_id, now, 0, now + int(script.at_ns[0])))
+        self._answers.append(answer)
+        self._arrived.append((request.request_id, now, 0, now + int(answer.script.at_ns[0])))
 
     def refuse(self, request_id: int, error: str) -> None:
         raise UserError(f"request {request_id}: {error}")  # `add` takes every request
@@ -182,56 +140,88 @@ class ScriptedEngine:
             if wait_s > 0:
                 time.sleep(min(wait_s, _LONGEST_NAP_S))
         rows = np.flatnonzero(self._due <= time.perf_counter_ns())
-        counts = np.zeros(len(rows), dtype=np.int32)
-        finish = np.zeros(len(rows), dtype=np.int8)
-        for at, row in enumerate(rows):
-            counts[at], finish[at] = self._fire(int(row))
-        events = self._collect(rows, counts, finish)
+        fired = [self._fire(int(row)) for row in rows]
+        events = self._collect(rows, fired)
         done = np.zeros(len(self._ids), dtype=bool)
-        done[rows[finish != FinishReason.NONE]] = True
+        done[rows[[one.finish is not FinishReason.NONE for one in fired]]] = True
         self._keep(~done)
         return events
 
-    def _fire(self, row: int) -> tuple[int, FinishReason]:
+    def _fire(self, row: int) -> _Fired:
         """Advance one request by one event."""
-        script, event = self._scripts[row], int(self._next[row])
+        answer, event = self._answers[row], int(self._next[row])
+        script = answer.script
         before = int(script.total[event - 1]) if event else 0
+        after = int(script.total[event])
         last = event + 1 == len(script.total)
         if not last:
             self._next[row] = event + 1
             self._due[row] = self._start[row] + script.at_ns[event + 1]
-        return int(script.total[event]) - before, script.finish if last else FinishReason.NONE
+        return _Fired(
+            tokens=answer.tokens(before, after),
+            finish=script.finish if last else FinishReason.NONE,
+            drafted=int(script.drafted[event]),
+            accepted=int(script.accepted[event]),
+            logprobs=answer.logprobs(before, after),
+        )
 
-    def _collect(
-        self, rows: npt.NDArray[np.intp], counts: npt.NDArray[np.int32], finish: npt.NDArray[np.int8]
-    ) -> StepEvents:
+    def _collect(self, rows: npt.NDArray[np.intp], fired: list[_Fired]) -> StepEvents:
         aborted, self._aborted = self._aborted, []
-        total = int(counts.sum())
-        self._counters.steps["NONE"] += 1
-        self._counters.output_tokens += total
-        self._counters.decode_tokens += total
+        self._count(fired)
         details = {
-            int(at): EventDetail(error="scripted failure")
-            for at in np.flatnonzero(finish == FinishReason.ERROR)
+            at: EventDetail(error="scripted failure", logprobs=one.logprobs)
+            if one.finish is FinishReason.ERROR
+            else EventDetail(logprobs=one.logprobs)
+            for at, one in enumerate(fired)
+            if one.finish is FinishReason.ERROR or one.logprobs is not None
         }
+        none = [0] * len(aborted)
+        drafts = [[one.drafted for one in fired] + none, [one.accepted for one in fired] + none]
+        drafted, accepted = np.array(drafts, dtype=np.int32)
         return StepEvents(
             time_ns=time.perf_counter_ns(),
             request_ids=np.concatenate([self._ids[rows], np.array(aborted, dtype=np.int64)]),
-            token_counts=np.concatenate([counts, np.zeros(len(aborted), dtype=np.int32)]),
-            token_ids=(np.arange(total, dtype=np.int32) % self._vocab_size).astype(np.int32),
-            finish=np.concatenate([finish, np.full(len(aborted), FinishReason.ABORT, dtype=np.int8)]),
+            token_counts=np.array([len(one.tokens) for one in fired] + none, dtype=np.int32),
+            token_ids=np.concatenate([np.empty(0, np.int32), *(one.tokens for one in fired)]),
+            finish=np.array(
+                [one.finish for one in fired] + [FinishReason.ABORT] * len(aborted), dtype=np.int8
+            ),
+            drafted=drafted if self._config.mtp else None,
+            accepted=accepted if self._config.mtp else None,
             details=details,
         )
+
+    def _count(self, fired: list[_Fired]) -> None:
+        counters = self._counters
+        counters.steps["NONE"] += 1
+        for one in fired:
+            counters.output_tokens += len(one.tokens)
+            counters.decode_tokens += len(one.tokens)
+            if one.drafted:
+                counters.verify_steps += 1
+                counters.drafted_tokens += one.drafted
+                counters.accepted_tokens += one.accepted
+                counters.truncated_tokens += one.accepted + 1 - len(one.tokens)
+                for draft in range(one.drafted):
+                    counters.verified_at[draft] += 1
+                    counters.accepted_at[draft] += draft < one.accepted
 
     def _keep(self, mask: npt.NDArray[np.bool_]) -> None:
         if mask.all():
             return
-        self._scripts = [script for script, kept in zip(self._scripts, mask, strict=True) if kept]
+        self._answers = [answer for answer, kept in zip(self._answers, mask, strict=True) if kept]
         self._ids, self._start = self._ids[mask], self._start[mask]
         self._next, self._due = self._next[mask], self._due[mask]
 
     def counters(self) -> Counters:
-        return dataclasses.replace(self._counters, steps=dict(self._counters.steps), **vars(process_usage()))
+        counters = self._counters
+        return dataclasses.replace(
+            counters,
+            steps=dict(counters.steps),
+            accepted_at=list(counters.accepted_at),
+            verified_at=list(counters.verified_at),
+            **vars(process_usage()),
+        )
 
     def effective(self) -> Effective:
         return Effective(
@@ -251,6 +241,8 @@ class ScriptedEngine:
             device="cpu",
             threads=1,
             pid=os.getpid(),
+            mtp=self._config.mtp,
+            mtp_forced_al=self._config.mtp_forced_al,
             notes=("tokens follow a script; no model ran",),
         )
 
@@ -265,7 +257,7 @@ class ScriptedPath:
     name = "scripted"
 
     def describe(self, platform: Platform, config: EngineConfig) -> Description | Unsupported:
-        ScriptOptions.parse(config.options)
+        _options(config)
         return Description(
             summary="emits tokens on a script; no model",
             model="none",

@@ -38,6 +38,7 @@ class _Frame(NamedTuple):
     emitted_ns: int
     rows: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int32]
+    drafts: npt.NDArray[np.int32] | None  # [2, E]: drafted, accepted; None: the step told of none
 
 
 class Ledger:
@@ -100,9 +101,11 @@ class Ledger:
         closing = rows[finish != FinishReason.NONE]
         for row in events.details.keys() & set(np.flatnonzero(finish == FinishReason.ERROR).tolist()):
             self._errors[int(rows[row])] = events.details[row].error or "no reason given"
+        drafts = _drafts(events)
         if not live.all():  # what an abandoned request still says is not counted
             rows, counts, finish = rows[live], counts[live], finish[live]
-        self._frames.append(_Frame(read_ns, events.time_ns, rows, counts))
+            drafts = None if drafts is None else drafts[:, live]
+        self._frames.append(_Frame(read_ns, events.time_ns, rows, counts, drafts))
         self._columns["heard_ns"][rows] = read_ns
         ended = finish != FinishReason.NONE
         if ended.any():
@@ -192,12 +195,32 @@ class Ledger:
     def events(self) -> EventColumns:
         sizes = [len(frame.rows) for frame in self._frames]
         stamps = np.array([(f.read_ns, f.emitted_ns) for f in self._frames], dtype=np.int64).reshape(-1, 2)
+        drafted, accepted = self._all_drafts()
         return EventColumns(
             time_ns=np.repeat(stamps[:, 0], sizes),
             emitted_ns=np.repeat(stamps[:, 1], sizes),
             request=_joined([frame.rows for frame in self._frames]),
             tokens=_joined([frame.counts for frame in self._frames]),
+            drafted=drafted,
+            accepted=accepted,
         )
+
+    def _all_drafts(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | tuple[None, None]:
+        """Drafted and accepted of every event; a step that told of none had none."""
+        if all(frame.drafts is None for frame in self._frames):
+            return None, None
+        parts = [
+            np.zeros((2, len(frame.rows)), np.int32) if frame.drafts is None else frame.drafts
+            for frame in self._frames
+        ]
+        drafted, accepted = np.concatenate(parts, axis=1)
+        return drafted, accepted
+
+
+def _drafts(events: StepEvents) -> npt.NDArray[np.int32] | None:
+    if events.drafted is None or events.accepted is None:
+        return None
+    return np.stack([events.drafted, events.accepted]).astype(np.int32, copy=False)
 
 
 def _joined(arrays: Sequence[npt.NDArray[np.integer]]) -> npt.NDArray[np.int32]:

@@ -95,8 +95,27 @@ def _check_events(events: StepEvents) -> None:
         raise MalformedMessage(f"events.finish holds {wrong}; a reason is 0 to {int(_LAST_REASON)}")
     if not isinstance(events.time_ns, int) or not 0 <= events.time_ns < 2**63:
         raise MalformedMessage(f"events.time_ns is {_shown(events.time_ns)}, not a time in nanoseconds")
+    _check_drafts(events)
     if events.details != {}:
         _check_details(events.details)
+
+
+def _check_drafts(events: StepEvents) -> None:
+    """More accepted than drafted is for the check `acceptance` to name: a wrong sum, not a broken message."""
+    columns = {"drafted": events.drafted, "accepted": events.accepted}
+    if all(column is None for column in columns.values()):
+        return
+    for name, column in columns.items():
+        if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iu":
+            raise MalformedMessage(f"events.{name} is {_shown(column)}, not one column of whole numbers")
+        if len(column) != len(events.request_ids):
+            raise MalformedMessage(
+                f"events.{name} has {len(column)} rows for {len(events.request_ids)} requests"
+            )
+        if len(column) and int(column.min()) < 0:
+            raise MalformedMessage(
+                f"events.{name} holds {int(column.min())}; a number of drafts is at least 0"
+            )
 
 
 def _check_details(details: object) -> None:

@@ -24,7 +24,10 @@ MS = 1_000_000
 
 @dataclass
 class Row:
-    """One request: sent at `sent` ms; events are (ms, tokens) on the same clock."""
+    """One request: sent at `sent` ms; events are (ms, tokens) on the same clock.
+
+    drafts: (drafted, accepted) of each event, in a load whose engine speculates.
+    """
 
     events: Sequence[tuple[float, int]] = ()
     sent: float = 0.0
@@ -38,6 +41,7 @@ class Row:
     cut: Cut = Cut.NONE
     error: str | None = None
     tag: str = field(default="")
+    drafts: Sequence[tuple[int, int]] | None = None
 
 
 def spec(**changes) -> LoadSpec:
@@ -65,7 +69,14 @@ def measurement(
         row.ended if row.ended is not None else (row.events[-1][0] if row.events else row.sent)
         for row in rows
     ]
-    events = sorted((ms, index, tokens) for index, row in enumerate(rows) for ms, tokens in row.events)
+    told = sorted(
+        (ms, index, tokens, *(row.drafts[at] if row.drafts is not None else (0, 0)))
+        for index, row in enumerate(rows)
+        for at, (ms, tokens) in enumerate(row.events)
+    )
+    events = [event[:3] for event in told]
+    drafts = np.array([event[3:] for event in told], dtype=np.int32).reshape(-1, 2)
+    speculates = any(row.drafts is not None for row in rows)
     requests = RequestColumns(
         phase=np.array([row.phase for row in rows], dtype=np.int8),
         prompt_tokens=np.array([row.prompt for row in rows], dtype=np.int32),
@@ -98,6 +109,8 @@ def measurement(
             emitted_ns=ns([ms for ms, _, _ in events]),
             request=np.array([index for _, index, _ in events], dtype=np.int32),
             tokens=np.array([tokens for _, _, tokens in events], dtype=np.int32),
+            drafted=drafts[:, 0] if speculates else None,
+            accepted=drafts[:, 1] if speculates else None,
         ),
         times=times,
         repeated_prompts=repeated,

@@ -253,3 +253,32 @@ def test_steps_of_the_window_decide_not_those_of_the_warm_up():
     outcome = judge_measurement(load, cell, effective)
     assert outcome.state is CellState.PATH_MISMATCH and "0 of 9 measured steps" in outcome.reason
     assert outcome.counters["ratios"]["replay_frac"] == 0 and outcome.metrics is None
+
+
+@pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.parametrize(
+    ("ran", "words"),
+    [({}, []),
+     ({"mtp": 0, "mtp_forced_al": None}, ["mtp 0, requested 3", "mtp_forced_al None, requested 2.5"]),
+     ({"mtp": 2}, ["mtp 2, requested 3"]), ({"mtp_forced_al": 2.0}, ["mtp_forced_al 2.0, requested 2.5"])],
+)  # fmt: skip
+def test_speculation_is_acknowledged(ran, words, measured):
+    cell = make_cell("mtp=3", "mtp_mode=forced", "mtp_forced_al=2.5")
+    effective = dataclasses.replace(ScriptedPath().start(cell.engine).effective(), **ran)
+    assert mismatches(cell.config.path, cell.engine, effective, measured=measured) == words
+
+
+def test_drafts_that_nobody_asked_for_are_a_mismatch():
+    assert check({}, mtp=1) == ["mtp 1, requested 0"]
+
+
+def test_the_cache_of_an_mtp_layer_is_expected():
+    plain, drafting = make_cell(), make_cell("mtp=2")
+    path = plain.config.path.model_copy(
+        update={"expect": {"any": Expectation(kv_bytes_per_token="computed")}}
+    )
+    for cell, layers in ((plain, 0), (drafting, 1)):
+        effective = ScriptedPath().start(cell.engine).effective()
+        right = cache_bytes_per_token(cell.model, kv_dtype="bf16", index_dtype="bf16", mtp_layers=layers)
+        ran = dataclasses.replace(effective, kv_bytes_per_token=right)
+        assert mismatches(path, cell.engine, ran, measured=False) == []

@@ -43,6 +43,10 @@ def events(ids=(100, 101), counts=(1, 2), finish=(0, 2), **changes):
     return dataclasses.replace(sound, **changes)
 
 
+def drafts(*values):
+    return np.array(values, dtype=np.int32)
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -50,6 +54,7 @@ def events(ids=(100, 101), counts=(1, 2), finish=(0, 2), **changes):
         ("ready", STARTUP, EFFECTIVE, "nonce", 1),
         ("events", events()),
         ("events", events(finish=(0, 4), details={1: EventDetail(error="refused")})),
+        ("events", events(drafted=drafts(0, 3), accepted=drafts(0, 1))),
         ("events", events((), (), ())),
         ("reply", 1, Counters()),
         ("reply", 1, Counters(cpu_seconds=1)),
@@ -77,6 +82,15 @@ def test_what_the_protocol_knows_passes(message):
         (("what", 1), "is not a message"),
         (("events", [1, 2]), "'events' carries"),
         (("events",), "'events' carries"),
+        (("events", events(drafted=drafts(0, 3))), "events.accepted is NoneType None, not one column"),
+        (("events", events(accepted=drafts(0, 3))), "events.drafted is NoneType None, not one column"),
+        (("events", events(drafted=drafts(3), accepted=drafts(0, 1))), "events.drafted has 1 rows for 2"),
+        (("events", events(drafted=drafts(3, 3), accepted=drafts(0, -1))), "events.accepted holds -1"),
+        (
+            ("events", events(drafted=drafts(3, 3), accepted=np.array([0.0, 1.0]))),
+            "one column of whole numbers",
+        ),
+        (("events", events(drafted=drafts(3, 3), accepted=[0, 1])), "one column of whole numbers"),
         (("fatal", "crash"), "'fatal' carries"),
         (("fatal", "weird", "x"), "known: oom, crash"),
         (("ready", None, EFFECTIVE, "nonce", 1), "'ready' carries"),

@@ -32,7 +32,7 @@ def test_rows_say_what_arrived_and_null_what_did_not():
         "requested_tokens": 4, "output_tokens": 4, "first_event_tokens": 1, "events": 2,
         "scheduled_ns": 29 * MS, "sent_ns": 30 * MS, "first_ns": 40 * MS, "last_ns": 70 * MS,
         "ttft_ms": 10.0, "tpot_ms": 10.0, "e2e_ms": 40.0, "status": "ok", "finish_reason": "length",
-        "error": None,
+        "error": None, "verifications": None, "drafted": None, "accepted": None,
     }  # fmt: skip
     assert [row["phase"] for row in rows] == ["warmup", *["measured"] * 5]
     assert rows[2]["tpot_ms"] is None  # two tokens in one event
@@ -88,3 +88,12 @@ def test_nothing_is_overwritten(tmp_path):
     RequestsWriter(tmp_path).finish()
     with pytest.raises(FileExistsError, match=r"requests\.parquet exists already"):
         RequestsWriter(tmp_path).finish()
+
+
+def test_drafts_of_each_request():
+    one = Row([(10, 1), (20, 3), (30, 1)], drafts=[(0, 0), (3, 2), (3, 0)])
+    short = Row([(10, 1), (20, 2)], sent=5, drafts=[(0, 0), (1, 1)])
+    none = Row([(40, 1)], sent=35, drafts=[(0, 0)])
+    rows = request_rows(measurement(one, short, none), **NAMES, origin_ns=0).to_pylist()
+    found = [(row["verifications"], row["drafted"], row["accepted"]) for row in rows]
+    assert found == [(2, 6, 2), (1, 1, 1), (0, 0, 0)]

@@ -76,3 +76,21 @@ def test_a_load_that_fits_no_graph_says_so(shown):
     half = counters | {"steps": {"NONE": 8, "FULL": 8}}
     assert "graphs" not in shown(make(effective={"graphs": 2}, counters=half))
     assert "graphs" not in shown(make(effective={"graphs": 0}, counters=counters)), "an eager path has none"
+
+
+def test_drafts_have_columns_and_forced_ones_are_called_so(shown):
+    plain = make(0)
+    length = Metric(value=2.5, unit="tok/step", better="up", n=40)
+    real = make(1, requested={"mtp": 3, "mtp_forced_al": None})
+    forced = make(
+        2,
+        requested={"mtp": 3, "mtp_forced_al": 2.5},
+        effective={"mtp": 3, "mtp_forced_al": 2.5},
+        metrics=plain.metrics | {"al": length},
+    )
+    assert "mtp" not in shown(plain) and "AL" not in shown(plain)
+    text = shown(plain, real, forced)
+    assert "AL ↑" in text and "3 forced al=2.5" in text and "2.50" in text
+    assert "acknowledged by the engine); the answers mean nothing" in text
+    silent = make(3, requested={"mtp": 3, "mtp_forced_al": 2.5})
+    assert "NOT acknowledged" in shown(silent)
