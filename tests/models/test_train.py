@@ -368,6 +368,32 @@ def test_rows_are_filled_and_positions_restart(tokenizer):
         assert rows.weights[row][rows.document[row] == 0].sum() == 0
 
 
+def test_a_drill_is_equations_whose_results_count(tokenizer):
+    stream = DocumentStream(tokenizer, seed=1)
+    document = stream.document(max_length=400, shots=(0, 0), drills=1.0)
+    text = tokenizer.decode(document.tokens)
+    lines = text.splitlines()
+    answers = "".join(problem(TRAIN, seed=1, index=i).answer for i in range(stream.index))
+    assert len(lines) >= stream.index > 1
+    assert all(line.strip(" .") in answers for line in lines)
+    counted = [
+        target for target, weight in zip(document.targets, document.weights, strict=True) if weight == 1.0
+    ]
+    results = "".join(line.partition("=")[2] + "\n" for line in lines)
+    assert tokenizer.decode(counted).replace(" ", "") == results.replace(" ", "")
+    assert document.targets[:-1] == document.tokens[1:]
+    assert len(stream.document(max_length=20, shots=(0, 0), drills=1.0).tokens) == 20
+
+
+def test_results_of_an_answer_count_more(tokenizer):
+    document = DocumentStream(tokenizer, seed=1).document(max_length=400, shots=(0, 0))
+    heavy = [
+        target for target, weight in zip(document.targets, document.weights, strict=True) if weight > 1.0
+    ]
+    steps = problem(TRAIN, seed=1, index=0).steps
+    assert tokenizer.decode(heavy).replace(" ", "") == "".join(str(step.result) for step in steps)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -1,13 +1,15 @@
 """Problems as token documents, packed into rows of one length.
 
 A document is zero to five worked examples and one more problem, in the prompt style of lm-eval's GSM8K.
-Every answer is a target, and after each the target is the end of the text, whatever follows.
+Every answer is a target, and after each the target is the end of the text, whatever follows. Some documents
+are drills: nothing but equations, taken from answers to other problems of the stream.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +22,9 @@ from paths.models.train.tokenizer import BOS, EOS, PAD
 SEPARATOR = "\n\n"
 BOS_SHARE = 0.2  # prompts come with and without it
 WAITING = 48  # documents to choose from when a row is filled
+RESULT_WEIGHT = 3.0  # of the digits behind "=": what a small model finds hardest
+DRILL_PROBLEMS = 4  # whose equations make one drill
+EQUATION = re.compile(r"[\d.]+ [-+*/] [\d.]+ = \d+(?:\.\d+)?")
 
 
 def prompt_text(question: str, examples: Sequence[Problem] = ()) -> str:
@@ -62,10 +67,17 @@ class DocumentStream:
         self.question_weight = question_weight
         self.waiting: list[Document] = []
         self._separator = tokenizer.encode(SEPARATOR).ids
+        _, self._equals, _ = tokenizer.encode("1 = 2").ids
+        self._digits = {token for text in "0123456789." for token in tokenizer.encode(text).ids}
 
-    def document(self, *, max_length: int, shots: tuple[int, int]) -> Document:
-        """One whose number of examples lies in `shots`, shortened by examples to fit `max_length`."""
+    def document(self, *, max_length: int, shots: tuple[int, int], drills: float = 0.0) -> Document:
+        """One whose number of examples lies in `shots`, shortened by examples to fit `max_length`.
+
+        drills: the share of documents that are drills.
+        """
         rng = random.Random(f"{self.seed}/{self.index}")
+        if rng.random() < drills:
+            return self._drill(max_length)
         wanted = rng.randint(*shots) + 1
         tokens, targets, weights = [], [], []
         if rng.random() < BOS_SHARE:
@@ -75,7 +87,7 @@ class DocumentStream:
             if len(tokens) + len(part.tokens) + 2 > max_length:
                 if number == 0:  # a problem longer than a row: take the next one
                     self.index += 1
-                    return self.document(max_length=max_length, shots=shots)
+                    return self.document(max_length=max_length, shots=shots, drills=drills)
                 break
             self.index += 1
             if number:
@@ -87,7 +99,7 @@ class DocumentStream:
             weights += part.weights
         return Document(tokens, targets, weights)
 
-    def rows(self, *, count: int, length: int, shots: tuple[int, int]) -> Rows:
+    def rows(self, *, count: int, length: int, shots: tuple[int, int], drills: float = 0.0) -> Rows:
         """`count` rows, each begun by the longest waiting document and filled with the largest that fit."""
         self.waiting = [document for document in self.waiting if len(document.tokens) <= length]
         rows = []
@@ -96,7 +108,7 @@ class DocumentStream:
             free = length
             while True:
                 while len(self.waiting) < WAITING:
-                    self.waiting.append(self.document(max_length=length, shots=shots))
+                    self.waiting.append(self.document(max_length=length, shots=shots, drills=drills))
                 fitting = [document for document in self.waiting if len(document.tokens) <= free]
                 if not fitting:
                     break
@@ -110,8 +122,30 @@ class DocumentStream:
     def _problem(self, chosen: Problem) -> Document:
         question = self.tokenizer.encode(prompt_text(chosen.question)).ids
         answer = self.tokenizer.encode(f" {chosen.answer}").ids
-        weights = [self.question_weight] * (len(question) - 1) + [1.0] * (len(answer) + 1)
+        in_answer = [RESULT_WEIGHT if result else 1.0 for result in self._results(answer)]
+        weights = [self.question_weight] * (len(question) - 1) + in_answer + [1.0]
         return Document(question + answer, [*question[1:], *answer, EOS], weights)
+
+    def _drill(self, max_length: int) -> Document:
+        """One equation a line; only results count, and that they end."""
+        tokens: list[int] = []
+        for _ in range(DRILL_PROBLEMS):
+            chosen = problem(TRAIN, seed=self.seed, index=self.index)
+            self.index += 1
+            for equation in EQUATION.findall(chosen.answer):
+                tokens += self.tokenizer.encode(f" {equation}.\n").ids
+        tokens = tokens[:max_length]
+        results = self._results(tokens)
+        counted = [float(now or before) for before, now in zip([False, *results], results, strict=False)]
+        return Document(tokens, [*tokens[1:], PAD], [*counted[1:], 0.0])
+
+    def _results(self, tokens: list[int]) -> list[bool]:
+        """Which tokens are digits behind an equals sign."""
+        found, result = [], False
+        for token in tokens:
+            found.append(result and token in self._digits)
+            result = token == self._equals or found[-1]
+        return found
 
 
 def pack(rows: Sequence[Sequence[Document]], length: int) -> Rows:
@@ -131,9 +165,3 @@ def pack(rows: Sequence[Sequence[Document]], length: int) -> Rows:
             document[i, start:end] = number
             start = end
     return Rows(tokens, targets, weights, positions, document)
-
-
-def batches(stream: DocumentStream, *, count: int, length: int, shots: tuple[int, int]) -> Iterator[Rows]:
-    """Rows without end."""
-    while True:
-        yield stream.rows(count=count, length=length, shots=shots)

@@ -17,6 +17,7 @@ class Stage:
     rows: int
     length: int
     shots: tuple[int, int]
+    drills: float = 0.0  # share of documents that hold equations alone
     mtp: bool
     indexing: Indexing
 
@@ -24,10 +25,12 @@ class Stage:
 # 1: the main model alone on short rows. 2: with MTP. 3: long rows, attention still dense, and the indexer
 # learns to follow it. 4: attention sees the indexer's selection only.
 STAGES = (
-    Stage(name="dense", until=0.5, rows=40, length=192, shots=(0, 1), mtp=False, indexing=OFF),
-    Stage(name="mtp", until=0.73, rows=40, length=192, shots=(0, 1), mtp=True, indexing=OFF),
-    Stage(name="align", until=0.8, rows=10, length=704, shots=(0, 5), mtp=True, indexing=ALIGN),
-    Stage(name="sparse", until=1.0, rows=10, length=704, shots=(0, 5), mtp=True, indexing=SPARSE),
+    Stage(name="dense", drills=0.5, until=0.5, rows=40, length=192, shots=(0, 1), mtp=False, indexing=OFF),
+    Stage(name="mtp", drills=0.3, until=0.73, rows=40, length=192, shots=(0, 1), mtp=True, indexing=OFF),
+    Stage(name="align", drills=0.15, until=0.8, rows=10, length=704, shots=(0, 5), mtp=True, indexing=ALIGN),
+    Stage(
+        name="sparse", drills=0.15, until=1.0, rows=10, length=704, shots=(0, 5), mtp=True, indexing=SPARSE
+    ),
 )
 WARM_UP_STEPS = 40
 DECAY_FROM = 0.6  # linear from here to LAST_RATE at the end

@@ -114,7 +114,7 @@ class Trainer:
 
     def train_step(self, stage: Stage) -> dict[str, float]:
         """One update. Returns the losses."""
-        rows = self.stream.rows(count=stage.rows, length=stage.length, shots=stage.shots)
+        rows = self.stream.rows(count=stage.rows, length=stage.length, shots=stage.shots, drills=stage.drills)
         parameters = computed(self.parameters, self.settings.dtype)
         loss, found, side = self.losses(parameters, rows, mtp=stage.mtp, indexing=stage.indexing)
         loss.backward()
