@@ -24,6 +24,7 @@ SPANS: dict[str, tuple[Spans, int]] = {
     "111 rows": ([(0, 111)], 100),
     "decode around k": ([(6, 7), (7, 8), (8, 9), (63, 64), (129, 130)], 8),
     "no row drops a key": ([(40, 64), (0, 5)], 64),
+    "4 rows each of 3 requests": ([(61, 65), (126, 130), (5, 9)], 8),
 }
 
 
