@@ -6,6 +6,7 @@ that accepted draft i (from 0):
     al = 1 + A/D     draft_rate = A/d     u_i = P_i/D     c_i = P_i/P_(i-1), with P_(-1) = D
 
 The token that ends a verification is no draft: it is in `al` and in no rate. Compare rates at equal mtp only.
+`al_emitted` leaves out what was cut behind a stop or a length limit; a verification takes TPOT x al_emitted.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class DraftCounts:
     def al(self) -> float:
         """Acceptance length; needs verifications."""
         return 1 + self.accepted / self.verify_steps
+
+    @property
+    def emitted(self) -> int:
+        """Tokens of verifications, without those that were cut."""
+        return self.verify_steps + self.accepted - self.truncated
 
 
 def draft_counts(start: Snapshot, end: Snapshot, mtp: int) -> DraftCounts:
@@ -114,7 +120,7 @@ def _absent(unit: str, reason: str) -> Metric:
 
 
 def _nothing(mtp: int, reason: str) -> dict[str, Metric]:
-    tokens = dict.fromkeys(("al", "al_req_mean", "al_token_weighted"), "tok/step")
+    tokens = dict.fromkeys(("al", "al_emitted", "al_req_mean", "al_token_weighted"), "tok/step")
     rates = [f"{kind}_{draft}" for draft in range(mtp) for kind in "uc"]
     shares = dict.fromkeys(("draft_rate", "spec_coverage", *rates), "fraction")
     return {name: _absent(unit, reason) for name, unit in {**tokens, **shares, "step_ms": "ms"}.items()}
@@ -130,9 +136,10 @@ def _lengths(counts: DraftCounts, told: Verifications | None) -> dict[str, Metri
         length_ci = ratio_interval(counts.al, accepted, steps)
         rate_ci = share_interval(rate, accepted, told.per_request(told.drafted)) if rate <= 1 else None
     if counts.output_tokens > 0:
-        coverage = (d + counts.accepted) / counts.output_tokens
+        coverage = counts.emitted / counts.output_tokens
     return {
         "al": _metric(counts.al, "tok/step", d, length_ci),
+        "al_emitted": _metric(counts.emitted / d, "tok/step", d),
         "draft_rate": _metric(rate, "fraction", counts.drafted, rate_ci),
         "spec_coverage": _absent("fraction", "no token was emitted in the window")
         if coverage is None
@@ -192,7 +199,7 @@ def _per_request(
 
 
 def _step(counts: DraftCounts, tpot: Metric) -> Metric:
-    """Time of one verification: TPOT x acceptance length."""
+    """Time of one verification: TPOT x tokens that it emitted."""
     if tpot.value is None:
         return _absent("ms", tpot.reason or "no time per output token")
-    return Metric(value=tpot.value * counts.al, unit="ms", better="down", n=tpot.n)
+    return Metric(value=tpot.value * counts.emitted / counts.verify_steps, unit="ms", better="down", n=tpot.n)

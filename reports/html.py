@@ -19,6 +19,7 @@ from reports import tables
 from reports.attribution_section import attribution_section
 from reports.load import RunData, flatten, load_run
 from reports.plots import draw_panels
+from reports.speculation_section import speculation_section
 
 TEMPLATES = Path(__file__).parent / "templates"
 OPEN_LAUNCHES = 4  # up to so many launches show their kernels without a click
@@ -108,6 +109,7 @@ def page_context(data: RunData) -> dict[str, Any]:
         "startup_keys": list(dict.fromkeys(key for launch in launches for key in launch.startup)),
         "check_names": list(dict.fromkeys(name for record in records for name in record.checks)),
         "attribution": attribution_section(data),
+        "speculation": speculation_section(data),
         "panels": panels,
         "plot_note": plot_note,
         "machine": machine_sentence(data.run.environment),

@@ -33,10 +33,12 @@ LATENCIES = {
     "ttft_sched_p50_ms": "TTFT from schedule p50",
     "e2e_sched_p50_ms": "E2E from schedule p50",
 }
+DRAFTS = "al"  # of runs with drafts alone
 HEADLINES = {
     "out_tps": "Output throughput",
     "tpot_pooled_ms": "TPOT",
     **LATENCIES,
+    DRAFTS: "Acceptance length",
     "success_rate": "Success",
     "dsa_active_token_frac": "Sparse decode tokens",
 }
@@ -151,7 +153,12 @@ def figure(metric: Metric | None, *, unit_in_header: str | None = None) -> Figur
     if metric.value is None:
         return Figure(DASH, f"{metric.reason} (n = {metric.n:,}{excluded})")
     unit = "" if metric.unit in ("", unit_in_header) else f" {metric.unit}"
-    return Figure(number(metric.value) + unit, f"n = {metric.n:,}{excluded}")
+    return Figure(number(metric.value) + unit, f"{interval(metric)}n = {metric.n:,}{excluded}")
+
+
+def interval(metric: Metric) -> str:
+    """ "0.78 … 0.86, " of a metric that has an interval of 95 %."""
+    return "" if metric.ci95 is None else f"{number(metric.ci95[0])} … {number(metric.ci95[1])}, "
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,8 @@ def columns(records: Sequence[Record]) -> list[Column]:
     found, latencies = [], latency_metrics(records, ["ttft", "e2e"])
     for name, title in HEADLINES.items():
         if name in LATENCIES and name not in latencies:
+            continue
+        if name == DRAFTS and not any(record.requested.get("mtp") for record in records):
             continue
         metric = next((record.metrics[name] for record in records if name in record.metrics), None)
         unit, better = (metric.unit, metric.better) if metric else ("", "none")

@@ -236,6 +236,9 @@ def test_what_is_cut_behind_a_limit_was_accepted_all_the_same(cut):
     metrics, checks = judged(load(answer(1, 3, cut=cut)))
     assert checks["bonus_token"].ok is True and checks["acceptance"].ok is True
     assert metrics["al"].value == pytest.approx(3)
+    assert metrics["al_emitted"].value == pytest.approx((6 - cut) / 2)
+    assert metrics["spec_coverage"].value == pytest.approx((6 - cut) / (7 - cut))
+    assert metrics["step_ms"].value == pytest.approx(10)  # events are 10 ms apart, whatever is cut
 
 
 def test_a_cut_that_nobody_counted():
