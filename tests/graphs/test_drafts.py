@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from paths.api import UserError
+from paths.engine.startup import padding_batch
 from paths.engine.static_inputs import DraftInputs
 from paths.graphs.config import GraphConfig, GraphMode
 from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.shape import BatchShape
 from tests.graphs.conftest import dsa_model
 from tests.graphs.driver import FULL_AND_PIECEWISE, PIECEWISE_ONLY, GraphDriver, replays_equal_eager
+from tests.model_driver import CPU
 
 MTP = 3
 GRAPHS = FULL_AND_PIECEWISE.with_drafts(MTP)
@@ -146,3 +149,27 @@ def test_a_step_above_every_size_runs_eager(drafting):
     assert states.shape == (33, drafting.config.hidden_size)
     nothing = BatchShape(num_tokens=0, num_reqs=0, query_len=None, max_length=0)
     assert drafts.run(0, nothing)[1] is GraphMode.NONE
+
+
+def test_a_model_that_cannot_draft_is_refused(drafting):
+    driver = GraphDriver(drafting, GraphConfig(), draft=0)
+    with pytest.raises(UserError, match=r"mtp=3: object cannot draft; set mtp=0"):
+        GraphedDrafts(
+            model=object(),
+            model_config=drafting.config,
+            mtp=3,
+            caches=driver.caches,
+            inputs=driver.inputs,
+            config=GRAPHS,
+        )
+
+
+def test_every_different_pass_is_compiled_once():
+    model = dsa_model(num_hidden_layers=1, mtp=MTP)
+    for share, steps in ((False, [0]), (True, [0, 1])):
+        driver, drafts = graphed(model, GraphConfig(), index_share=share)
+        batch = padding_batch(3, model.config.index_topk, CPU)
+        found = dict(drafts.compile(batch))
+        assert list(found) == steps
+        assert all(states.shape == (3, model.config.hidden_size) for states in found.values())
+        assert all(cache.kv.isnan().all() for cache in driver.caches), "padding has written"
