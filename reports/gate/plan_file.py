@@ -1,0 +1,122 @@
+"""comparison.json: what is compared with what, and how strictly; written before anything is judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.records import RecordError, write_text_atomically
+from harness.tier import Tier
+from reports.compare.floor import NO_FLOOR, Noise, NoiseFloor
+
+M = TypeVar("M", bound=BaseModel)
+COMPARISON = "comparison.json"
+COMPARISON_SCHEMA_VERSION = "1.0.0"
+FLOOR_SCHEMA_VERSION = "1.0.0"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class ArmSource(_Model):
+    """Where one arm's records are."""
+
+    run_dir: str = Field(description="a run folder, absolute or relative to the folder of this file")
+    arm_ids: list[str] | None = Field(None, description="its arms; null: all records of the run")
+    name: str | None = Field(None, description="what to call it; null: its paths")
+
+
+class ComparisonFile(_Model):
+    """The whole file: with the folders that it names, enough to judge again offline."""
+
+    schema_version: str = COMPARISON_SCHEMA_VERSION
+    baseline: ArmSource
+    candidate: ArmSource
+    interleaved: bool = Field(True, description="both arms were planned as pairs of launches of one run")
+    tier: Tier | None = None
+    floor: str | None = Field(None, description="file of an A/A run, like run_dir")
+    required: dict[str, str] = Field(default_factory=dict, description="planned cells: id, name")
+    dtypes_under_test: list[str] = Field(default_factory=list)
+    judged_on: date = Field(description="the day that the age of the A/A run is counted to")
+
+
+class FloorEntry(_Model):
+    cell_id: str
+    metric: str
+    losses: list[float] = Field(description="signed losses of the A/A pairs, on the scale of losses")
+
+
+class FloorFile(_Model):
+    """results/aa/<fingerprint>.json: an A/A run."""
+
+    schema_version: str = FLOOR_SCHEMA_VERSION
+    fingerprint: str
+    measured_on: date
+    run_id: str
+    entries: list[FloorEntry]
+
+
+def write_plan(folder: Path, plan: ComparisonFile) -> None:
+    write_text_atomically(folder / COMPARISON, plan.model_dump_json(indent=2) + "\n")
+
+
+def read_plan(folder: Path) -> ComparisonFile:
+    """Raises RecordError naming the file."""
+    return _read(folder / COMPARISON, ComparisonFile, COMPARISON_SCHEMA_VERSION)
+
+
+def write_floor(path: Path, floor: FloorFile) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(path, floor.model_dump_json(indent=2) + "\n")
+
+
+def read_floor(
+    path: Path | None, *, today: date, oldest_days: float, fingerprint: str | None = None
+) -> NoiseFloor:
+    """The noise floors of an A/A run, or why there are none. Raises RecordError if it is malformed."""
+    if path is None or not path.exists():
+        return NO_FLOOR
+    content = _read(path, FloorFile, FLOOR_SCHEMA_VERSION)
+    age = (today - content.measured_on).days
+    problem = None
+    if age > oldest_days:
+        problem = f"the A/A run is {age} days old, allowed are {oldest_days:g}; measure again with cmd=aa"
+    elif fingerprint is not None and fingerprint != content.fingerprint:
+        problem = "the A/A run is of another machine or software; measure again with cmd=aa"
+    return NoiseFloor(
+        noise={(one.cell_id, one.metric): Noise(losses=tuple(one.losses)) for one in content.entries},
+        problem=problem,
+        source=str(path),
+        measured_on=content.measured_on.isoformat(),
+    )
+
+
+def floor_entries(losses: dict[tuple[str, str], Sequence[float]]) -> list[FloorEntry]:
+    """Entries in a stable order."""
+    return [
+        FloorEntry(cell_id=cell, metric=metric, losses=list(values))
+        for (cell, metric), values in sorted(losses.items())
+    ]
+
+
+def _read(path: Path, model: type[M], version: str) -> M:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise RecordError(f"{path}: not valid JSON ({error})") from error
+    found = data.get("schema_version") if isinstance(data, dict) else None
+    if found != version:
+        raise RecordError(f"{path}: schema version {found!r}, known: {version}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecordError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
