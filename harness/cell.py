@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import paths
+from harness.accuracy.spec import AccuracySpec, accuracy_spec
 from harness.config import CellConfig
 from harness.hardware import hardware_class, usable_cores
 from harness.records import PathChoice
@@ -21,9 +22,9 @@ from paths.api import EngineConfig, ModelSource, Platform, UserError
 from paths.kernels.cache_bytes import PAGE_SIZE
 from paths.models.config import ModelConfig, read_hf_config
 
-_LONGEST_HEADER = 100_000_000  # what the safetensors format allows
 # keys that are part of what is compared, and go to the engine as they stand
 _ENGINE_KEYS = ("gpus", "dtype", "kv_dtype", "index_dtype", "mtp", "mtp_mode", "mtp_forced_al")
+_LONGEST_HEADER = 100_000_000  # what the safetensors format allows
 _PACKAGE = Path(next(iter(paths.__path__))).resolve()
 
 
@@ -82,6 +83,7 @@ class Cell:
     cell_id: str
     arm_id: str
     chosen: PathChoice | None = None  # how `+path=auto` came to this path
+    accuracy: AccuracySpec | None = None
 
     @property
     def label(self) -> str:
@@ -142,6 +144,8 @@ def resolve_cell(
     files = {"checkpoint": config.checkpoint, "workload_file": _existing_file(config.workload.file)}
     named = config.checkpoint if config.checkpoint in ("auto", "dummy") else "folder"
     contents = [named, source.hf_config, weights_hash(source.checkpoint), _file_hash(config.workload.file)]
+    accuracy = _accuracy(config)
+    asked = [] if accuracy is None else [accuracy.identity()]
     limits = {"timeout_s": times["timeout_s"], "request_timeout_s": config.request_timeout_s}
     settings = {
         "threads": engine.threads,
@@ -160,9 +164,27 @@ def resolve_cell(
         warmup_s=times["warmup_s"],
         timeout_s=times["timeout_s"],
         defaults=defaults,
-        requested={"path": config.path.name, **files, **identity, **limits, **settings},
-        cell_id=_digest([identity, contents]),
+        requested={
+            "path": config.path.name,
+            **files,
+            **identity,
+            **limits,
+            **settings,
+            **({} if accuracy is None else {"accuracy": accuracy.describe()}),
+        },
+        cell_id=_digest([identity, contents, *asked]),
         arm_id=_digest([config.path.name, config.path.impl, settings, revision]),
+        accuracy=accuracy,
+    )
+
+
+def _accuracy(config: CellConfig) -> AccuracySpec | None:
+    return accuracy_spec(
+        asked=config.accuracy,
+        shots=config.shots,
+        limit=config.limit,
+        test_file=config.gsm8k.test_file,
+        train_file=config.gsm8k.train_file,
     )
 
 
@@ -170,6 +192,11 @@ def load_words(concurrency: int | None, request_rate: float | None) -> str:
     """A load in a word: c16, 10/s, 10/s c16."""
     words = [] if request_rate is None else [f"{request_rate:g}/s"]
     return " ".join(words + ([] if concurrency is None else [f"c{concurrency}"]))
+
+
+def mtp_words(mtp: int, forced_al: float | None) -> str:
+    """Drafts of one verification in a word: 3, 3 forced al=2.5. Forced acceptance is never left out."""
+    return f"{mtp}" if forced_al is None else f"{mtp} forced al={forced_al:g}"
 
 
 _CAPACITIES = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_pages")
@@ -191,14 +218,14 @@ def _engine(
     if config.engine.max_model_len is None:
         limits["max_model_len"] = min(defaults.max_model_len, model.max_position_embeddings)
     elif config.engine.max_model_len > model.max_position_embeddings:
-def mtp_words(mtp: int, forced_al: float | None) -> str:
-    """Drafts of one verification in a word: 3, 3 forced al=2.5. Forced acceptance is never left out."""
-    return f"{mtp}" if forced_al is None else f"{mtp} forced al={forced_al:g}"
-
-
         raise UserError(
             f"engine.max_model_len={config.engine.max_model_len}: model {source.name} ends at"
             f" {model.max_position_embeddings} positions; lower it or choose another model"
+        )
+    if config.mtp and not model.num_nextn_predict_layers:
+        raise UserError(
+            f"mtp={config.mtp}: model {source.name} has no MTP layer (num_nextn_predict_layers is 0 in its"
+            " config.json); set mtp=0 or choose another model or checkpoint"
         )
     cores = usable_cores()
     threads = max(1, cores - 1) if config.threads == "auto" else int(config.threads)
@@ -216,14 +243,11 @@ def mtp_words(mtp: int, forced_al: float | None) -> str:
         kv_dtype=config.kv_dtype,
         index_dtype=config.index_dtype,
         hadamard=config.engine.hadamard,
+        mtp=config.mtp,
+        mtp_forced_al=config.mtp_forced_al,
         **limits,
         seed=config.seed,
         debug=config.debug.model_dump(),
-    if config.mtp and not model.num_nextn_predict_layers:
-        raise UserError(
-            f"mtp={config.mtp}: model {source.name} has no MTP layer (num_nextn_predict_layers is 0 in its"
-            " config.json); set mtp=0 or choose another model or checkpoint"
-        )
     )
 
 
@@ -240,8 +264,6 @@ def _check_fit(*, isl: int, osl: int, engine: EngineConfig, random: bool) -> Non
             f"isl={isl} + osl={osl} is {tokens} tokens, but engine.kv_pages={engine.kv_pages} holds"
             f" {capacity}; raise engine.kv_pages to {math.ceil(tokens / PAGE_SIZE)} or more"
         )
-        mtp=config.mtp,
-        mtp_forced_al=config.mtp_forced_al,
 
 
 def _model(config: CellConfig) -> tuple[ModelSource, ModelConfig]:

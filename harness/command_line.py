@@ -76,11 +76,13 @@ def _measure(
     cells: Sequence[Cell], experiment: Experiment | None, arguments: Arguments, command: str
 ) -> ExitCode:
     from harness import console
+    from harness.accuracy.preflight import check_accuracy
     from harness.plan import build_plan
     from harness.preflight import check_launches
 
     launches, duplicates = build_plan(cells, rounds=experiment.rounds if experiment else None)
     preflight = check_launches(launches, [str(folder) for folder in arguments.config_dirs])
+    prompts = check_accuracy(launches)
     console.print_plan(launches, duplicates)
     if cells[0].config.dry_run:
         for launch_id, reason in preflight.unsupported.items():
@@ -95,6 +97,7 @@ def _measure(
         config_dirs=arguments.config_dirs,
         command=command,
         experiment=experiment,
+        prompts=prompts,
     )
 
 

@@ -7,14 +7,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harness.accuracy.spec import MOST_SHOTS, TASKS, Task
 from harness.errors import one_line
 from harness.overrides import nearest
 from paths.api import UserError
 
 Device = Literal["cpu", "cuda", "rocm", "xpu"]
 
-_DAY_S = 86_400
 MOST_DRAFTS = 32  # of one verification
+_DAY_S = 86_400
 
 
 class _Section(BaseModel):
@@ -96,6 +97,17 @@ class EngineSection(_Section):
     hadamard: bool | None = Field(description="true, false or null")
 
 
+class Gsm8kSection(_Section):
+    """Where the questions of accuracy=gsm8k lie; null: on the hub."""
+
+    test_file: str | None = Field(
+        default=None, min_length=1, description="a JSONL file of questions, or null"
+    )
+    train_file: str | None = Field(
+        default=None, min_length=1, description="a JSONL file of worked examples, or null"
+    )
+
+
 class DebugSection(_Section):
     checks: bool = Field(description="true or false")
 
@@ -116,14 +128,6 @@ class CellConfig(_Section):
         description="auto, float32, bf16, fp8, fp8_ds_mla"
     )
     index_dtype: Literal["auto", "float32", "bf16", "fp8"] = Field(description="auto, float32, bf16, fp8")
-    threads: Literal["auto"] | int = Field(description="auto (cores - 1), or an integer from 1 to the cores")
-    engine: EngineSection
-    concurrency: int | None = _count(
-        "an integer from 1 to 65536, a sweep such as 1,1024, or null (1; with request_rate no cap)", le=65536
-    )
-    request_rate: float | None = Field(
-        ge=1e-3,
-        le=1e6,
     mtp: int = Field(ge=0, le=MOST_DRAFTS, description=f"an integer from 0 (off) to {MOST_DRAFTS}")
     mtp_mode: Literal["real", "forced"] = Field(description="real, forced")
     mtp_forced_al: float | None = Field(
@@ -132,6 +136,14 @@ class CellConfig(_Section):
         allow_inf_nan=False,
         description="a number from 1 to mtp + 1 with mtp_mode=forced, else null",
     )
+    threads: Literal["auto"] | int = Field(description="auto (cores - 1), or an integer from 1 to the cores")
+    engine: EngineSection
+    concurrency: int | None = _count(
+        "an integer from 1 to 65536, a sweep such as 1,1024, or null (1; with request_rate no cap)", le=65536
+    )
+    request_rate: float | None = Field(
+        ge=1e-3,
+        le=1e6,
         allow_inf_nan=False,
         description="a number from 0.001 to 1000000 in requests per second, or null for closed loop",
     )
@@ -158,6 +170,12 @@ class CellConfig(_Section):
         allow_inf_nan=False,
         description="seconds above 0, up to 604800, or null for no limit",
     )
+    accuracy: Task | list[Task] | None = Field(
+        None, description=f"{', '.join(TASKS)}, a list of them such as [{','.join(TASKS)}], or null"
+    )
+    shots: int = Field(5, ge=0, le=MOST_SHOTS, description=f"an integer from 0 to {MOST_SHOTS}")
+    limit: int | None = _count("an integer from 1, or null for all questions", default=None)
+    gsm8k: Gsm8kSection = Gsm8kSection()
     dry_run: bool = Field(description="true or false")
     out_dir: str = Field(min_length=1, description="a folder that can be created and written")
     debug: DebugSection
@@ -183,24 +201,10 @@ def validate_cell(data: Mapping[str, Any], known_paths: list[str]) -> CellConfig
             f"workload.file={config.workload.file}: random prompts need no file;"
             " set workload=dataset to send it, or leave workload.file out"
         )
+    _check_speculation(config)
     return config
 
 
-def _explain(error: ValidationError) -> str:
-    """The first mistake in words, and how many more there are."""
-    details = error.errors(include_url=False)
-    first = details[0]
-    names = tuple(str(part) for part in first["loc"])
-    key = _dotted(names)
-    if first["type"] == "extra_forbidden":
-        known = _fields(names[:-1])
-        text = f"unknown key {key}{nearest(names[-1], known)} Known here: {', '.join(known)}."
-    elif first["type"] == "missing":
-        text = f"{key}: missing; it must be {_description(names)}"
-    _check_speculation(config)
-    else:
-        text = f"{key}={_shown(first['input'])}: not allowed; allowed: {_description(names)}"
-    others = len({detail["loc"][0] for detail in details} - {first["loc"][0]})
 def _check_speculation(config: CellConfig) -> None:
     """Raises UserError for a mode that does not fit to `mtp`."""
     al = config.mtp_forced_al
@@ -219,6 +223,20 @@ def _check_speculation(config: CellConfig) -> None:
         )
 
 
+def _explain(error: ValidationError) -> str:
+    """The first mistake in words, and how many more there are."""
+    details = error.errors(include_url=False)
+    first = details[0]
+    names = tuple(str(part) for part in first["loc"])
+    key = _dotted(names)
+    if first["type"] == "extra_forbidden":
+        known = _fields(names[:-1])
+        text = f"unknown key {key}{nearest(names[-1], known)} Known here: {', '.join(known)}."
+    elif first["type"] == "missing":
+        text = f"{key}: missing; it must be {_description(names)}"
+    else:
+        text = f"{key}={_shown(first['input'])}: not allowed; allowed: {_description(names)}"
+    others = len({detail["loc"][0] for detail in details} - {first["loc"][0]})
     return one_line(text + (f" (and {others} more mistakes)" if others else ""))
 
 

@@ -100,7 +100,6 @@ def engine_environment(
     parent: Mapping[str, str], *, threads: int, cache_dir: Path, launch_mark: str
 ) -> dict[str, str]:
     """The whole environment of an engine process."""
-    allowed = {name: value for name, value in parent.items() if _is_allowed(name)}
     own = {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -108,11 +107,17 @@ def engine_environment(
         "TRITON_CACHE_DIR": str(cache_dir / "triton"),
         LAUNCH_MARK: launch_mark,
     }
+    return child_environment(parent) | own
+
+
+def child_environment(parent: Mapping[str, str]) -> dict[str, str]:
+    """What any process of ours inherits, and where it finds the code."""
+    allowed = {name: value for name, value in parent.items() if _is_allowed(name)}
     root = Path(next(iter(paths.__path__))).resolve().parent
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     if root not in installed:
-        own["PYTHONPATH"] = str(root)  # a checkout: the engine must find the same code as the harness
-    return allowed | own
+        allowed["PYTHONPATH"] = str(root)  # a checkout: an engine must find the same code as the harness
+    return allowed
 
 
 def blocked_variables(parent: Mapping[str, str]) -> list[str]:

@@ -18,6 +18,8 @@ from paths.api import UserError
 NOT_SWEPT = frozenset(
     {
         "cmd",
+        "equivalence",
+        "equivalence_prompts",
         "experiment",
         "measure_s",
         "warmup_s",
@@ -29,12 +31,15 @@ NOT_SWEPT = frozenset(
     }
 )
 
+_AS_GOOD = 0.2  # names that are so much less alike than the best are no help
 MOST_CELLS = 10_000  # of one command; more is a mistyped range
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """ "; did you mean a, b?", or a full stop when nothing is near."""
-    matches = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    found = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)  # best first
+    likeness = [difflib.SequenceMatcher(None, name, word).ratio() for name in found]
+    matches = [name for name, ratio in zip(found, likeness, strict=True) if ratio > likeness[0] - _AS_GOOD]
     return f"; did you mean {', '.join(matches)}?" if matches else "."
 
 

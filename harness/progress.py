@@ -8,6 +8,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from harness.accuracy.score import AccuracyScore
+from harness.accuracy.words import score_words
 from harness.cell import Cell
 from harness.console import clipped, err
 from harness.records import Record, flagged
@@ -50,6 +52,9 @@ class Progress:
     def load_says(self, cell: Cell) -> Callable[[str, float], None]:
         """Receives the phase of a load and how much of it is done, 0 to 1."""
         return lambda phase, fraction: self._show(f"{cell.label}: {phase}", fraction)
+
+    def scored(self, cell: Cell, score: AccuracyScore) -> None:
+        err.print(f"{cell.label}: {score_words(score)}", markup=False, soft_wrap=True)
 
     def cell_done(self, record: Record) -> None:
         self._done += 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.acceptance import Speculation
+from harness.accuracy.score import AccuracyScore
 from harness.cell import Cell
 from harness.checks import why_invalid
 from harness.counters import replayed_steps
@@ -48,6 +49,7 @@ class Outcome:
     checks: dict[str, Check] | None = None
     statuses: dict[str, int] | None = None
     counters: dict[str, Any] | None = None
+    accuracy: list[AccuracyScore] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,7 @@ class Recorder:
             statuses=outcome.statuses or {},
             startup=ready.cost if ready is not None else None,
             counters=outcome.counters,
+            accuracy=outcome.accuracy,
             started_at=started_at,
             command=cell.command(self.config_dirs),
             log=log,

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness.accuracy.score import AccuracyScore
 from harness.experiment import Experiment
 from harness.percentiles import METHOD
 
@@ -60,8 +61,8 @@ class Metric(_Model):
     n: int  # samples behind the value
     excluded: int = 0  # samples that could not have this metric (one-token answers have no TPOT)
     reason: str | None = None
-
     ci95: tuple[float, float] | None = None  # interval of 95 %, where one is computed
+
     @model_validator(mode="after")
     def _value_or_reason(self) -> Metric:
         if (self.value is None) == (self.reason is None):
@@ -113,6 +114,8 @@ class Record(_Model):
     # paths.api.Counters as a dict, difference over the steady window, or the load without one; `seconds`, and
     # `ratios`: replay_frac, copies_per_step, waits_per_step, padding_frac
     counters: dict[str, Any] | None = None
+    # of the tasks that were scored after this cell's load; the rows are in accuracy.parquet
+    accuracy: list[AccuracyScore] = Field(default_factory=list)
     started_at: str  # wall clock, ISO 8601 with zone; a label, never used in arithmetic
     command: str  # reproduces this cell alone
     log: str | None = None  # path relative to the run folder
@@ -153,10 +156,10 @@ REQUEST_COLUMNS = (
     "run_id", "launch_id", "cell_id", "arm_id", "phase", "request_id", "prompt_hash", "prompt_tokens",
     "requested_tokens", "output_tokens", "first_event_tokens", "events", "scheduled_ns", "sent_ns",
     "first_ns", "last_ns", "ttft_ms", "tpot_ms", "e2e_ms", "status", "finish_reason", "error",
+    "verifications", "drafted", "accepted",
 )  # fmt: skip
 
 
-    "verifications", "drafted", "accepted",
 def write_text_atomically(path: Path, text: str) -> None:
     """Write beside the target and rename, so that a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

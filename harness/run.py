@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.accuracy.outcome import not_scored, with_scores
+from harness.accuracy.preflight import scored_concurrency
+from harness.accuracy.questions import QuestionsWriter
+from harness.accuracy.scoring import Scorer
+from harness.accuracy.spec import AccuracySpec, Prepared
 from harness.cell import Cell
 from harness.client.endpoint import EngineDied
 from harness.client.load import LoadCancelled, LoadInterrupted, run_load
@@ -46,15 +52,16 @@ def run_plan(
     config_dirs: Sequence[Path],
     command: str,
     experiment: Experiment | None = None,
+    prompts: Mapping[AccuracySpec, Sequence[Prepared]] | None = None,
 ) -> ExitCode:
-    """Run everything and return the exit code.
+    """Run everything and return the exit code. `prompts`: what is known of those that accuracy will ask.
 
     Raises UserError, with nothing left behind, when the results folder cannot be written.
     """
     with interruptible():
         out_dir = launches[0].cells[0].config.out_dir
         folder = RunFolder.create(out_dir)
-        run = _Run(launches, folder, preflight, config_dirs, command, experiment)
+        run = _Run(launches, folder, preflight, config_dirs, command, experiment, prompts or {})
         try:
             run.prepare()
         except OSError as error:
@@ -83,6 +90,7 @@ class _End:
     measurement: Measurement | None = None
     alive: bool = True  # the engine can serve the next cell
     interrupted: bool = False
+    requests_kept: bool = False
 
 
 class _Run:
@@ -94,6 +102,7 @@ class _Run:
         config_dirs: Sequence[Path],
         command: str,
         experiment: Experiment | None,
+        prompts: Mapping[AccuracySpec, Sequence[Prepared]],
     ) -> None:
         self._launches = launches
         self._folder = folder
@@ -102,6 +111,10 @@ class _Run:
         self._config_dirs = config_dirs
         self._recorder = Recorder(run_id=folder.run_id, config_dirs=config_dirs)
         self._requests = RequestsWriter(folder.path)
+        self._questions = QuestionsWriter(folder.path)
+        self._scorer = Scorer(
+            writer=self._questions, run_id=folder.run_id, parent_environment=os.environ, prepared=prompts
+        )
         self._progress = Progress(sum(len(launch.cells) for launch in launches))
         self._records: list[Record] = []
         self._codes: list[ExitCode] = []
@@ -214,7 +227,7 @@ class _Run:
         for cell in cells:
             self._current, started_at = cell, now_text()
             with deferred():  # from here on Ctrl-C ends the load, and nothing that comes after it
-                end = self._measure(attempt, ready, cell)
+                end = self._score(attempt, ready, cell, self._measure(attempt, ready, cell))
                 self._save(
                     end.outcome,
                     attempt.launch,
@@ -224,7 +237,7 @@ class _Run:
                     ready=ready,
                     log=attempt.log,
                 )
-                if end.measurement is not None:
+                if end.measurement is not None and not end.requests_kept:
                     self._keep_requests(end.measurement, attempt, cell)
             if end.interrupted:
                 raise KeyboardInterrupt
@@ -261,6 +274,34 @@ class _Run:
             return _End(outcome=outcome, measurement=measurement, alive=False, interrupted=interrupted)
         outcome = judge_measurement(measurement, cell, effective_of_cell(before, after))
         return _End(outcome=outcome, measurement=measurement, interrupted=interrupted)
+
+    def _score(self, attempt: _Attempt, ready: Ready, cell: Cell, end: _End) -> _End:
+        """The answers of this engine, where it is this cell that carries them."""
+        concurrency = scored_concurrency(attempt.launch.cells, cell)
+        if concurrency is None or end.interrupted or not end.alive:
+            return end
+        if not end.outcome.state.has_numbers:
+            return dataclasses.replace(end, outcome=not_scored(end.outcome))
+        if end.measurement is not None:  # scoring takes minutes in which a crash must cost nothing measured
+            self._keep_requests(end.measurement, attempt, cell)
+        scored = self._scorer.score(
+            ready.endpoint,
+            cell,
+            concurrency=concurrency,
+            launch_id=attempt.launch_id,
+            folder=attempt.engine.log.parent,
+            on_progress=self._progress.load_says(cell),
+            on_score=lambda score: self._progress.scored(cell, score),
+        )
+        if scored.failed and not scored.interrupted:
+            self._codes.append(ExitCode.INFRASTRUCTURE)
+        return dataclasses.replace(
+            end,
+            outcome=with_scores(end.outcome, scored),
+            alive=scored.died is None,
+            interrupted=scored.interrupted,
+            requests_kept=True,
+        )
 
     def _keep_requests(self, measurement: Measurement, attempt: _Attempt, cell: Cell) -> None:
         self._next_request_id += len(measurement.requests)
@@ -344,6 +385,7 @@ class _Run:
 
         try:
             self._requests.finish()
+            self._questions.finish()
             self._write_end()
             report = write_report(self._folder.path)
             print_result(self._records, report)

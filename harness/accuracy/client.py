@@ -1,0 +1,75 @@
+"""Asks an endpoint a list of requests, so many at a time, and collects whole answers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from harness.client.endpoint import Endpoint, EngineDied
+from paths.api import FinishReason, Request, StepEvents, TokenLogprobs
+
+_POLL_S = 0.5
+
+
+@dataclass(kw_only=True)
+class Answer:
+    """Everything that came back for one request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    finish: FinishReason = FinishReason.NONE
+    text: str | None = None  # cut before a stop string, by engines that say so
+    error: str | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+
+
+def ask(
+    endpoint: Endpoint,
+    requests: Sequence[Request],
+    *,
+    concurrency: int,
+    on_answer: Callable[[int, Answer], None] | None = None,
+) -> list[Answer]:
+    """Answers in the order of `requests`; `concurrency` are in flight until the last was sent.
+
+    `on_answer` receives the index and the answer of each as it ends. Raises EngineDied, also for an engine
+    that answers what it was not asked.
+    """
+    waiting = deque(requests)
+    index = {request.request_id: i for i, request in enumerate(requests)}
+    answers = [Answer() for _ in requests]
+    running: set[int] = set()
+    while waiting or running:
+        batch = [waiting.popleft() for _ in range(min(len(waiting), concurrency - len(running)))]
+        running.update(request.request_id for request in batch)
+        endpoint.submit(batch)
+        for _, events in endpoint.poll(_POLL_S):
+            for request_id in _absorb(events, answers, index, running):
+                running.discard(request_id)
+                if on_answer is not None:
+                    on_answer(index[request_id], answers[index[request_id]])
+    return answers
+
+
+def _absorb(
+    events: StepEvents, answers: Sequence[Answer], index: dict[int, int], running: set[int]
+) -> list[int]:
+    """Enter one step; returns the ids of requests that ended."""
+    ended = []
+    for event in events:
+        if event.request_id not in running:
+            raise EngineDied("crash", f"the engine answered request {event.request_id}, which is not running")
+        answer = answers[index[event.request_id]]
+        answer.token_ids.extend(int(token) for token in event.token_ids)
+        detail = event.detail
+        if detail is not None:
+            answer.text = detail.text if detail.text is not None else answer.text
+            answer.error = detail.error or answer.error
+            if detail.prompt_logprobs is not None:
+                answer.prompt_logprobs = detail.prompt_logprobs
+        if event.finish_reason is not FinishReason.NONE:
+            answer.finish = event.finish_reason
+            if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+                answer.error = answer.error or f"ended with reason {event.finish_reason.word}"
+            ended.append(event.request_id)
+    return ended
