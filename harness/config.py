@@ -155,6 +155,8 @@ class CellConfig(_Section):
         "an integer from 1 to 10000000, or null (from measure_s and concurrency)", le=10**7
     )
     seed: int = Field(ge=0, le=2**32 - 1, description="an integer from 0 to 2^32 - 1")
+    equivalence: bool = Field(description="true or false")
+    equivalence_prompts: int = _count("an integer from 1 to 10000", le=10_000)
     measure_s: float | None = Field(
         ge=0, le=_DAY_S, allow_inf_nan=False, description="seconds from 0 to 86400, or null for the default"
     )

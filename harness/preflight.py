@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from harness.cell import Cell
+from harness.equivalence.arms import Arm, find_arms
 from harness.hardware import detect_platform
 from harness.measurement import LoadSpec
 from harness.memory import needed_bytes
@@ -78,6 +79,24 @@ class Workloads:
             dataset=self._part(cell, tokenizer) if workload.kind == "dataset" else None,
         )
 
+    def common_source(self, cell: Cell) -> PromptSource:
+        """The same prompts for every cell with this workload, whatever its path; of a data set the first."""
+        engine, workload = cell.engine, cell.config.workload
+        tokenizer = Path(engine.model.tokenizer) if engine.model.tokenizer else None
+        whole = None
+        if workload.kind == "dataset":
+            whole = DatasetSource(self._dataset(cell, tokenizer).part(0, 1))
+        return make_source(
+            kind=workload.kind,
+            isl=cell.isl,
+            osl=cell.osl,
+            seed=cell.config.seed,
+            salt=["equivalence"],
+            hf_config=engine.model.hf_config,
+            tokenizer=tokenizer,
+            dataset=whole,
+        )
+
     def _part(self, cell: Cell, tokenizer: Path | None) -> DatasetSource:
         file = cell.config.workload.file
         sharing = [other.cell_id for other in self.cells if other.config.workload.file == file]
@@ -139,6 +158,7 @@ class Preflight:
 
     workloads: dict[str, Workloads]
     unsupported: dict[str, str]  # why the path cannot run here
+    arms: dict[str, Arm] = field(default_factory=dict)  # whose answers are compared; none unless asked for
 
 
 def check_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> Preflight:
@@ -150,7 +170,11 @@ def check_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> Prefl
     }
     for workload in workloads.values():
         workload.check()
-    return Preflight(workloads=workloads, unsupported=_unsupported(launches, sys_path))
+    return Preflight(
+        workloads=workloads,
+        unsupported=_unsupported(launches, sys_path),
+        arms=find_arms(launches, launches[0].cells[0].config.equivalence_prompts),
+    )
 
 
 def _unsupported(launches: Sequence[Launch], sys_path: Sequence[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from harness.cell import Cell
 from harness.checks import why_invalid
 from harness.counters import replayed_steps
 from harness.effective import without_counts
+from harness.equivalence.score import Equivalence
 from harness.errors import ExitCode, one_line
 from harness.expectation import mismatches, only_uniform_replays
 from harness.launch import Ready
@@ -50,6 +51,7 @@ class Outcome:
     statuses: dict[str, int] | None = None
     counters: dict[str, Any] | None = None
     accuracy: list[AccuracyScore] = field(default_factory=list)
+    equivalence: Equivalence | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,7 @@ class Recorder:
             startup=ready.cost if ready is not None else None,
             counters=outcome.counters,
             accuracy=outcome.accuracy,
+            equivalence=outcome.equivalence,
             started_at=started_at,
             command=cell.command(self.config_dirs),
             log=log,

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.accuracy.score import AccuracyScore
+from harness.equivalence.score import Equivalence
 from harness.experiment import Experiment
 from harness.percentiles import METHOD
 
@@ -116,6 +117,7 @@ class Record(_Model):
     counters: dict[str, Any] | None = None
     # of the tasks that were scored after this cell's load; the rows are in accuracy.parquet
     accuracy: list[AccuracyScore] = Field(default_factory=list)
+    equivalence: Equivalence | None = None  # of the last cell of a launch, where it was asked for
     started_at: str  # wall clock, ISO 8601 with zone; a label, never used in arithmetic
     command: str  # reproduces this cell alone
     log: str | None = None  # path relative to the run folder

@@ -20,6 +20,7 @@ from harness.client.load import LoadCancelled, LoadInterrupted, run_load
 from harness.console import err
 from harness.effective import effective_of_cell, without_counts
 from harness.environment import blocked_variables, fingerprint, harness_version
+from harness.equivalence.referee import Referee
 from harness.errors import ExitCode, most_severe, one_line
 from harness.expectation import mismatches
 from harness.experiment import Experiment
@@ -114,6 +115,11 @@ class _Run:
         self._questions = QuestionsWriter(folder.path)
         self._scorer = Scorer(
             writer=self._questions, run_id=folder.run_id, parent_environment=os.environ, prepared=prompts
+        )
+        self._referee = Referee(
+            arms=preflight.arms,
+            prompts=launches[0].cells[0].config.equivalence_prompts,
+            source=lambda arm: self._workloads[arm.launch.launch_id].common_source(arm.cell),
         )
         self._progress = Progress(sum(len(launch.cells) for launch in launches))
         self._records: list[Record] = []
@@ -228,6 +234,7 @@ class _Run:
             self._current, started_at = cell, now_text()
             with deferred():  # from here on Ctrl-C ends the load, and nothing that comes after it
                 end = self._score(attempt, ready, cell, self._measure(attempt, ready, cell))
+                end = self._compare(attempt, ready, cell, end)
                 self._save(
                     end.outcome,
                     attempt.launch,
@@ -302,6 +309,21 @@ class _Run:
             interrupted=scored.interrupted,
             requests_kept=True,
         )
+
+    def _compare(self, attempt: _Attempt, ready: Ready, cell: Cell, end: _End) -> _End:
+        """The answers of this arm beside the reference's, after the last load of its launch."""
+        arm = self._referee.arms.get(attempt.launch.launch_id)
+        if arm is None or cell is not arm.cell or end.interrupted or not end.alive:
+            return end
+        try:
+            with allowed():
+                judged = self._referee.judge(ready.endpoint, arm, self._progress.load_says(cell))
+        except KeyboardInterrupt:
+            return dataclasses.replace(end, interrupted=True)
+        if judged.equivalence.reason is not None:
+            self._codes.append(ExitCode.INFRASTRUCTURE)
+        outcome = dataclasses.replace(end.outcome, equivalence=judged.equivalence)
+        return dataclasses.replace(end, outcome=outcome, alive=judged.died is None)
 
     def _keep_requests(self, measurement: Measurement, attempt: _Attempt, cell: Cell) -> None:
         self._next_request_id += len(measurement.requests)

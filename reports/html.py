@@ -17,6 +17,7 @@ from harness.headlines import notes
 from harness.records import METRIC_DEF_VERSION, Record, write_text_atomically
 from reports import tables
 from reports.attribution_section import attribution_section
+from reports.equivalence_section import equivalence_section
 from reports.load import RunData, flatten, load_run
 from reports.plots import draw_panels
 from reports.speculation_section import speculation_section
@@ -110,6 +111,7 @@ def page_context(data: RunData) -> dict[str, Any]:
         "check_names": list(dict.fromkeys(name for record in records for name in record.checks)),
         "attribution": attribution_section(data),
         "speculation": speculation_section(data),
+        "equivalence": equivalence_section(data),
         "panels": panels,
         "plot_note": plot_note,
         "machine": machine_sentence(data.run.environment),
