@@ -71,7 +71,7 @@ def _open(reason: str) -> Decision:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p values: an alarm in any of the cells is false with no more than the chance it claims.
+    """Holm's adjusted p values: an alarm in any of them is false with no more than the chance it claims.
 
     Ours, as that of statsmodels collects garbage at each call: 0.1 s per metric; the tests compare the two.
     """

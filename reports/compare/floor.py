@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ class Noise:
     def df(self) -> int:
         return len(self.losses) - 1
 
-    @property
+    @cached_property
     def sd(self) -> float:
         return float(np.std(self.losses, ddof=1))
 
@@ -37,7 +38,9 @@ class Noise:
         """
         ordered = np.sort(np.asarray(self.losses, dtype=np.float64))
         chosen, signs = _draws(len(ordered), pairs)
-        return float(np.quantile(np.abs((ordered[chosen] * signs).mean(axis=1)), QUANTILE))
+        means = np.abs((ordered[chosen] * signs).sum(axis=1)) / pairs
+        rank = math.ceil(QUANTILE * RESAMPLES) - 1
+        return float(np.partition(means, rank)[rank])
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from reports.compare.effects import Floats
@@ -39,5 +40,12 @@ def sign_flip_p(losses: Floats) -> float:
 
 def hodges_lehmann(losses: Floats) -> float:
     """Median of the means of all pairs of losses [n], each with itself included."""
-    rows, columns = np.triu_indices(len(losses))
-    return float(np.median((losses[rows] + losses[columns]) / 2.0))
+    rows, columns = _pairs(len(losses))
+    means = np.sort(losses[rows] + losses[columns]) / 2.0
+    middle = len(means) // 2
+    return float(means[middle] if len(means) % 2 else (means[middle - 1] + means[middle]) / 2.0)
+
+
+@lru_cache(maxsize=64)
+def _pairs(n: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    return np.triu_indices(n)

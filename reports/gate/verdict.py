@@ -76,7 +76,7 @@ class GateEntry(_Model):
     floor_pct: float | None = Field(None, description="A/A noise floor; null: none")
     detectable_pct: float | None = Field(None, description="loss that is found in 80 % of the cases")
     p_worse: float | None = None
-    p_holm: float | None = Field(None, description="adjusted over the cells of the metric")
+    p_holm: float | None = Field(None, description="adjusted over all gated verdicts")
     p_sign_flip: float | None = None
     n_pairs: int = 0
     interleaved: bool = True

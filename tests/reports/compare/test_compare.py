@@ -165,7 +165,7 @@ def test_holm_takes_back_a_weak_alarm_among_many_cells():
         one for one in compare_cells(base, weak, tier=tier(), floor=loud).findings if one.cell == "c7"
     )
     assert among.estimate.p_worse < among.estimate.alpha < among.p_holm
-    assert among.verdict is Verdict.INCONCLUSIVE and "30 cells" in among.reason
+    assert among.verdict is Verdict.INCONCLUSIVE and "30 verdicts" in among.reason
 
 
 def test_one_bad_cell_of_many_fails():
