@@ -181,7 +181,7 @@ class Counters:
     """Running totals since start-up; the harness takes differences around its window."""
 
     steps: dict[str, int] = field(default_factory=lambda: {"FULL": 0, "PIECEWISE": 0, "NONE": 0})
-    uniform_steps: int = 0  # of these, where every request computed one token: what FULL graphs are for
+    uniform_steps: int = 0  # of these, where every request computed 1 + mtp tokens: what FULL graphs are for
     tokens_real: int = 0
     tokens_padded: int = 0
     prompt_tokens: int = 0  # prompt rows computed, recomputation after a preemption included

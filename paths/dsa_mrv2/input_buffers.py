@@ -22,7 +22,7 @@ class StepRows:
     slots: Tensor  # [R] int32
     query_start: Tensor  # [R + 1] int32: first token of each row, non-decreasing
     logits_start: Tensor  # [R + 1] int32: first of its logits rows
-    counts: Tensor  # [R] int32: tokens that the row yields
+    counts: Tensor  # [R] int32: tokens that the row yields where none of its drafts is accepted
     writes: Tensor | None  # [M, 3] int32 of `apply_writes`, and its values int32
     values: Tensor | None
     forbidden_rows: Tensor | None  # int32 of `mask_tokens`
@@ -32,15 +32,17 @@ class StepRows:
 class InputBuffers:
     """Of the rows whose logits are wanted; filled on the device, a step uses the first N entries."""
 
-    def __init__(self, *, max_rows: int, device: torch.device) -> None:
+    def __init__(self, *, max_rows: int, device: torch.device, mtp: int = 0) -> None:
         def filled(dtype: torch.dtype, value: int = 0) -> Tensor:
-            return torch.full((max_rows,), value, dtype=dtype, device=device)
+            return torch.full((max_rows * (1 + mtp),), value, dtype=dtype, device=device)
 
         self.logits_rows = filled(torch.int64)
         self.logits_slots = filled(torch.int32)
         self.next_positions = filled(torch.int64)
         self.draft_ids = filled(torch.int64, -1)
-        self.sampled = filled(torch.int64)  # of each batch row; rows that yield none keep an old one
+        # of each batch row; rows that yield none keep old ones
+        self.sampled = torch.zeros(max_rows, 1 + mtp, dtype=torch.int64, device=device)
+        self.counts = torch.zeros(max_rows, dtype=torch.int32, device=device)
 
 
 def send_step(plan: StepPlan, writes: StagedWrites, forbidden: ForbiddenTokens, ring: HostRing) -> StepRows:
@@ -70,5 +72,8 @@ def _rows(plan: StepPlan) -> tuple[npt.NDArray[np.int32], ...]:
     query_start = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(plan.num_tokens, out=query_start[1:])
     logits_start = np.minimum(np.arange(count + 1, dtype=np.int32), wanted)
+    if plan.num_drafts is not None:
+        logits_start[wanted:] = plan.num_logits.sum()
+        np.cumsum(plan.num_logits[:-1], out=logits_start[1:wanted])
     counts = (np.arange(count) < wanted).astype(np.int32)
     return plan.slots, query_start, logits_start, counts

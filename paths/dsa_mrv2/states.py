@@ -30,9 +30,11 @@ class RequestStates:
     top_k: Tensor  # [S] int32
     top_p: Tensor  # [S] float32
     seeds: Tensor  # [S] int64
-    draft_tokens: Tensor  # [S, 0] int64
+    limits: Tensor  # [S] int64: tokens that the request may come to
+    draft_tokens: Tensor  # [S, mtp] int64
+    draft_probs: Tensor | None  # [S, mtp, V] float32; None: no request has drawn a draft
 
-    def __init__(self, table: RequestTable, device: torch.device) -> None:
+    def __init__(self, table: RequestTable, device: torch.device, *, mtp: int = 0) -> None:
         slots, length = table.token_ids.shape
         regions = {
             "token_ids": (torch.int32, (slots, length)),
@@ -43,6 +45,7 @@ class RequestStates:
             "top_k": (torch.int32, (slots,)),
             "top_p": (torch.float32, (slots,)),
             "seeds": (torch.int64, (slots,)),
+            "limits": (torch.int64, (slots,)),
         }
         self._start: dict[str, int] = {}
         words = 0
@@ -58,7 +61,8 @@ class RequestStates:
             size = int(np.prod(shape)) * dtype.itemsize // 4
             region = self.words[self._start[name] : self._start[name] + size]
             setattr(self, name, region.view(dtype).view(shape))
-        self.draft_tokens = torch.zeros(slots, 0, dtype=torch.int64, device=device)
+        self.draft_tokens = torch.zeros(slots, mtp, dtype=torch.int64, device=device)
+        self.draft_probs = None
 
     def stage(self, plan: StepPlan, table: RequestTable) -> StagedWrites:
         """The rows that the scheduler changed. Those of running requests are left alone."""
@@ -76,6 +80,8 @@ class RequestStates:
             self._stage(writes, "top_k", slots, table.top_k[slots])
             self._stage(writes, "top_p", slots, table.top_p[slots])
             self._stage(writes, "seeds", slots, table.seed[slots])
+            if self.draft_tokens.shape[1]:
+                self._stage(writes, "limits", slots, table.max_total[slots].astype(np.int64))
         if len(plan.grown):
             self._stage(writes, "block_table", plan.grown, table.block_table[plan.grown])
         return writes

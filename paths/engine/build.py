@@ -20,6 +20,7 @@ from paths.engine.parallel import ParallelGroup
 from paths.engine.requests import RequestTable
 from paths.engine.runner import Model, Runner
 from paths.engine.scheduler import Scheduler
+from paths.engine.speculation import Speculation
 from paths.engine.startup import Startup
 from paths.engine.static_inputs import DraftInputs, StaticInputs
 from paths.engine.tally import Tally
@@ -54,6 +55,8 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
     """Load and wire everything; `warm_up` of the result compiles. Raises UserError."""
     started, built_before = time.perf_counter(), build_seconds()
     _check_capacities(config)
+    speculation = Speculation(mtp=config.mtp, forced_al=config.mtp_forced_al)
+    speculation.check()
     torch.set_num_threads(config.threads)
     device = torch.device(config.device)
     if device.type == "cpu":
@@ -120,6 +123,8 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         table=table,
         eos_token_ids=model_config.eos_token_ids,
         device=device,
+        speculation=speculation,
+        drafts=drafts,
     )
     tokenizer = load_tokenizer(Path(config.model.tokenizer)) if config.model.tokenizer else None
     warm_up = WarmUp(config, runner, index_topk=model_config.index_topk)
@@ -141,6 +146,7 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         table=table,
         pool=BlockPool(config.kv_pages + 1),
         max_num_batched_tokens=config.max_num_batched_tokens,
+        mtp=config.mtp,
     )
     reporter = EffectiveReporter(
         path=recipe.path,
@@ -170,6 +176,7 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
             graph_counts=forward.counts,
             recompiles=startup.recompiles,
             index_topk=model_config.index_topk,
+            mtp=config.mtp,
         ),
         warm_up=startup.run,
         describe_effective=reporter.describe,

@@ -21,12 +21,13 @@ from paths.api import (
 )
 from paths.engine.admission import AdmissionRules
 from paths.engine.events import EventLog, TokenColumns
-from paths.engine.output import StepOutput
+from paths.engine.output import StepOutput, StepResult
 from paths.engine.requests import RequestState
 from paths.engine.runner import Runner
 from paths.engine.scheduler import Scheduler, StepPlan
 from paths.engine.stopping import StopRules
 from paths.engine.tally import Tally
+from paths.engine.verified import check_verification, cut_behind_end
 from paths.tokenizer import IncrementalDetokenizer, Tokenizer
 
 
@@ -37,7 +38,8 @@ class LaunchedStep:
     output: StepOutput
     slots: npt.NDArray[np.int32]  # [N]
     tenancy: npt.NDArray[np.int64]  # [N] of the slots, when it was launched
-    at: npt.NDArray[np.int32]  # [N] position of the new token
+    at: npt.NDArray[np.int32]  # [N] position of the new token, of the first of several
+    num_drafts: npt.NDArray[np.int32] | None = None  # [N] that it verifies; None: the engine does not draft
 
 
 class EngineCore:
@@ -47,6 +49,10 @@ class EngineCore:
     launch returns, the next one is launched first: lengths run ahead, and a token that arrives for a request
     which ended meanwhile is discarded. On a CPU a launch returns when the step is over, so there is nothing
     to overlap and tokens are read at once; `defer_output` postpones the reading all the same.
+
+    With an engine that drafts (scheduler.mtp > 0) tokens are always read before the next step is planned: how
+    many drafts were accepted decides on lengths, pages and the next drafts. A request whose steps need the
+    host (log-probs, forced decode) has no drafts verified: each of its steps yields one token.
     """
 
     def __init__(
@@ -73,7 +79,8 @@ class EngineCore:
         self._describe_effective = describe_effective
         self._defer_output = defer_output
         self._in_flight: deque[LaunchedStep] = deque()
-        self._events = EventLog()
+        self._mtp = scheduler.mtp
+        self._events = EventLog(speculates=self._mtp > 0)
         self._known: set[int] = set()
         self._arrivals = 0
 
@@ -138,12 +145,22 @@ class EngineCore:
         output = self._runner.execute(plan, table)
         self._tally.count(plan)
         slots = plan.slots[:count]
+        drafts = None
+        if self._mtp:
+            drafts = plan.num_logits - 1
+            table.num_drafts[slots] = np.where(table.needs_host[slots], 0, self._mtp)
         self._in_flight.append(
-            LaunchedStep(output=output, slots=slots, tenancy=table.tenancy[slots], at=table.total_len[slots])
+            LaunchedStep(
+                output=output,
+                slots=slots,
+                tenancy=table.tenancy[slots],
+                at=table.total_len[slots],
+                num_drafts=drafts,
+            )
         )
         table.computed[plan.slots] += plan.num_tokens
         table.total_len[slots] += 1
-        if not self._runner.asynchronous or table.needs_host[plan.slots].any():
+        if self._mtp or not self._runner.asynchronous or table.needs_host[plan.slots].any():
             return False
         return self._defer_output or not output.ready()
 
@@ -155,6 +172,9 @@ class EngineCore:
         """Write the new tokens, find who ends, and turn all of it into events."""
         table = self._table
         result = step.output.get()
+        if step.num_drafts is not None:
+            self._read_verified(step, step.num_drafts, result)
+            return
         slots, at, tokens, logprobs = step.slots, step.at, result.tokens, result.logprobs
         still = table.tenancy[slots] == step.tenancy
         if not still.all():
@@ -166,10 +186,46 @@ class EngineCore:
         table.token_ids[slots, at] = tokens
         finish, details = self._stop_rules.judge(slots, tokens, at + 1, logprobs)
         request_ids = table.request_ids[slots]
-        for row in np.flatnonzero(finish):
-            self._scheduler.finish(int(slots[row]))
-            self._known.discard(int(request_ids[row]))
+        self._end(slots, finish)
         self._tally.count_output(len(tokens))
         self._events.add_tokens(
             TokenColumns(request_ids=request_ids, token_ids=tokens, finish=finish, details=details)
         )
+
+    def _end(self, slots: npt.NDArray[np.int32], finish: npt.NDArray[np.int8]) -> None:
+        for slot in slots[finish != FinishReason.NONE].tolist():
+            self._known.discard(int(self._table.request_ids[slot]))
+            self._scheduler.finish(slot)
+
+    def _read_verified(self, step: LaunchedStep, drafted: npt.NDArray[np.int32], result: StepResult) -> None:
+        """As `_read`, of a step that yields several tokens per request and was read before the next plan."""
+        table, slots, at = self._table, step.slots, step.at
+        counts, accepted = check_verification(result, drafted)
+        if len(slots) == 0:
+            return
+        row, column = np.nonzero(result.tokens >= 0)
+        tokens = result.tokens[row, column]
+        first = np.cumsum(counts) - counts
+        logprobs = {int(first[row]): scored for row, scored in result.logprobs.items()}
+        ends, details = self._stop_rules.judge(slots[row], tokens, at[row] + column + 1, logprobs)
+        kept, finish = cut_behind_end(ends, row, first, counts)
+        emitted = column < kept[row]
+        table.token_ids[slots[row], at[row] + column] = tokens
+        table.computed[slots] -= drafted - accepted  # the keys of rejected drafts are written over
+        table.total_len[slots] = at + kept
+        request_ids = table.request_ids[slots]
+        self._tally.count_verified(at + drafted, drafted, accepted)
+        self._tally.count_output(int(kept.sum()))
+        self._tally.count_truncated(int(counts.sum() - kept.sum()))
+        self._events.add_tokens(
+            TokenColumns(
+                request_ids=request_ids,
+                token_ids=tokens[emitted],
+                finish=finish,
+                counts=kept,
+                drafted=drafted,
+                accepted=accepted,
+                details={int(row[at_token]): detail for at_token, detail in details.items()},
+            )
+        )
+        self._end(slots, finish)

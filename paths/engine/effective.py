@@ -72,6 +72,8 @@ class EffectiveReporter:
             threads=torch.get_num_threads(),
             pid=os.getpid(),
             graphs=self._forward.captured.graphs,
+            mtp=self._runner.speculation.mtp,
+            mtp_forced_al=self._runner.speculation.forced_al,
             breaks_per_layer=self._breaks_per_layer(),
             copies_per_step=self._warm_up.copies_per_step,
             waits_per_step=self._warm_up.waits_per_step,

@@ -15,18 +15,25 @@ from paths.api import EventDetail, FinishReason, StepEvents
 
 @dataclass(frozen=True, kw_only=True)
 class TokenColumns:
-    """Events of one model step, each with one token."""
+    """Events of one model step."""
 
     request_ids: npt.NDArray[np.int64]  # [E]
-    token_ids: npt.NDArray[np.int32]  # [E]
+    token_ids: npt.NDArray[np.int32]  # [E], or [sum(counts)]
     finish: npt.NDArray[np.int8]  # [E] FinishReason
+    counts: npt.NDArray[np.int32] | None = None  # [E] tokens of each event; None: one
+    drafted: npt.NDArray[np.int32] | None = None  # [E]; None: no speculation
+    accepted: npt.NDArray[np.int32] | None = None  # [E]
     details: dict[int, EventDetail] = field(default_factory=dict)  # by row
 
 
 class EventLog:
-    """Events since the last `take`: tokens of model steps, then the ends of aborts and refusals."""
+    """Events since the last `take`: tokens of model steps, then the ends of aborts and refusals.
 
-    def __init__(self) -> None:
+    speculates: events say how many drafts were verified for them.
+    """
+
+    def __init__(self, *, speculates: bool = False) -> None:
+        self._speculates = speculates
         self._columns: list[TokenColumns] = []
         self._ends: list[tuple[int, FinishReason, EventDetail | None]] = []
 
@@ -48,15 +55,26 @@ class EventLog:
         count = 0
         for step in columns:
             details |= {count + row: detail for row, detail in step.details.items()}
-            count += len(step.token_ids)
+            count += len(step.request_ids)
         details |= {count + row: detail for row, (_, _, detail) in enumerate(ends) if detail is not None}
+        none = [0] * len(ends)
+        speculation = {}
+        if self._speculates:
+            speculation = {
+                name: _joined([getattr(c, name) for c in columns], none, np.int32)
+                for name in ("drafted", "accepted")
+            }
+        counts = [
+            c.counts if c.counts is not None else np.ones(len(c.request_ids), np.int32) for c in columns
+        ]
         return StepEvents(
             time_ns=time.perf_counter_ns(),
             request_ids=_joined([c.request_ids for c in columns], [e[0] for e in ends], np.int64),
-            token_counts=np.concatenate([np.ones(count, np.int32), np.zeros(len(ends), np.int32)]),
+            token_counts=_joined(counts, none, np.int32),
             token_ids=_joined([c.token_ids for c in columns], [], np.int32),
             finish=_joined([c.finish for c in columns], [e[1] for e in ends], np.int8),
             details=details,
+            **speculation,
         )
 
 

@@ -20,9 +20,13 @@ Scores = Callable[[Tokens], dict[int, TokenLogprobs]]
 
 @dataclass(kw_only=True)
 class StepResult:
-    """Tokens of one step, readable on the host."""
+    """Tokens of one step, readable on the host.
+
+    Of a runner that drafts, tokens are `[N, 1 + mtp]`, −1 behind the last one of each row.
+    """
 
     tokens: Tokens  # [N], of the plan's first N rows
+    accepted: Tokens | None = None  # [N] drafts that were accepted; None: the runner does not draft
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # by row
 
 
@@ -52,20 +56,24 @@ class ReadyOutput:
 class OutputCopier:
     """Brings sampled tokens to the host beside the step that follows: a stream of its own, pinned memory.
 
-    `depth` buffers are used in turn, as many as steps may be in flight.
+    `depth` buffers are used in turn, as many as steps may be in flight. mtp: drafts per step; if there are
+    any, what is copied of each row are its tokens, −1 behind the last one, and the number of drafts accepted.
     """
 
-    def __init__(self, device: torch.device, *, max_rows: int, depth: int, counts: TransferCounts) -> None:
+    def __init__(
+        self, device: torch.device, *, max_rows: int, depth: int, counts: TransferCounts, mtp: int = 0
+    ) -> None:
         self._counts = counts
+        shape = (max_rows, mtp + 2) if mtp else (max_rows,)
         self._stream: torch.cuda.Stream | None = None
         self._pinned: list[Tensor] = []
         self._turn = 0
         if device.type != "cpu":
             self._stream = torch.cuda.Stream(device)
-            self._pinned = [torch.empty(max_rows, dtype=torch.int64, pin_memory=True) for _ in range(depth)]
+            self._pinned = [torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(depth)]
 
     def start(self, tokens: Tensor, scores: Scores | None) -> AsyncOutput:
-        """Begin to copy tokens int64 `[N]`, right after they were sampled. Does not wait."""
+        """Begin to copy tokens int64 `[N]`, or `[N, mtp + 2]`, once they are sampled. Does not wait."""
         if self._stream is None:
             return AsyncOutput(tokens, None, self._counts, scores=scores)
         self._turn = (self._turn + 1) % len(self._pinned)
@@ -108,5 +116,9 @@ class AsyncOutput:
         self._counts.output_waits += 1
         self._source = None
         tokens = self._tokens.numpy().astype(np.int32)
-        logprobs = {} if self._scores is None else self._scores(tokens)
-        return StepResult(tokens=tokens, logprobs=logprobs)
+        accepted = None
+        if tokens.ndim == 2:
+            tokens, accepted = tokens[:, :-1], tokens[:, -1]
+        # who is scored verifies no drafts: its token is the first
+        logprobs = {} if self._scores is None else self._scores(tokens if accepted is None else tokens[:, 0])
+        return StepResult(tokens=tokens, accepted=accepted, logprobs=logprobs)

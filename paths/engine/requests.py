@@ -60,6 +60,7 @@ class RequestTable:
         # both count a launched step as done; the values of its tokens are known when it has been read
         self.total_len = np.zeros(size, dtype=np.int32)  # tokens: prompt and output
         self.computed = np.zeros(size, dtype=np.int32)  # tokens whose keys are in the cache
+        self.num_drafts = np.zeros(size, dtype=np.int32)  # drafts that the runner holds of the slot
         self.max_total = np.zeros(size, dtype=np.int32)
         self.min_total = np.zeros(size, dtype=np.int32)
         self.ignore_eos = np.zeros(size, dtype=bool)
@@ -92,6 +93,7 @@ class RequestTable:
         self.prompt_len[slot] = len(prompt)
         self.total_len[slot] = known
         self.computed[slot] = 0
+        self.num_drafts[slot] = 0  # those from before a preemption are gone
         self.max_total[slot] = len(prompt) + output_limit(request)
         self.min_total[slot] = len(prompt) + params.min_tokens
         self.ignore_eos[slot] = params.ignore_eos or request.forced_ids is not None

@@ -12,6 +12,7 @@ from paths.engine.host_memory import TransferCounts
 from paths.engine.output import StepOutput
 from paths.engine.requests import RequestTable
 from paths.engine.scheduler import StepPlan
+from paths.engine.speculation import Speculation
 
 
 class ForwardPass(Protocol):
@@ -59,6 +60,7 @@ class Runner(Protocol):
     """Turns plans into tokens. State between steps is the runner's own."""
 
     name: str
+    speculation: Speculation
     asynchronous: bool  # whether the next step can be launched before this one's tokens are read
     transfers: TransferCounts
 

@@ -17,6 +17,7 @@ from paths.engine.requests import RequestState, RequestTable
 from paths.engine.runner import Model
 from paths.engine.sampler import SamplingInputs
 from paths.engine.scheduler import StepPlan
+from paths.engine.speculation import DraftRows
 
 IntArray = npt.NDArray[np.int32]
 
@@ -60,8 +61,8 @@ class ForbiddenTokens:
 class HeadOps(Protocol):
     """How a runner carries out the steps of the head."""
 
-    def pick(self, hidden: Tensor, ends: IntArray, count: int) -> Tensor:
-        """Rows ends[:count] − 1 of hidden `[T, Dm]`."""
+    def pick(self, hidden: Tensor, rows: IntArray) -> Tensor:
+        """These rows of hidden `[T, Dm]`."""
 
     def count_nan_rows(self, logits: Tensor, total: Tensor) -> None:
         """Adds to total int64 `[1]`."""
@@ -71,6 +72,9 @@ class HeadOps(Protocol):
 
     def sample(self, logits: Tensor, inputs: SamplingInputs) -> Tensor:
         """Token ids int64 `[N]`."""
+
+    def verify(self, logits: Tensor, inputs: SamplingInputs, drafts: DraftRows) -> tuple[Tensor, Tensor]:
+        """Tokens int64 `[N, 1 + mtp]` and how many int32 `[N]`, as `Verifier.verify`."""
 
     def force(self, tokens: Tensor, rows: list[int], values: list[int]) -> None:
         """tokens[rows] = values, in place."""
@@ -97,7 +101,13 @@ class SamplingHead:
     def forbidden(self, plan: StepPlan, table: RequestTable) -> ForbiddenTokens:
         """By logits row; the table is as it was before this step."""
         slots = plan.slots[: plan.num_samples]
-        early = np.flatnonzero((table.total_len[slots] < table.min_total[slots]) & ~table.ignore_eos[slots])
+        total = table.total_len[slots]
+        if plan.num_drafts is not None:  # behind an accepted draft the request is that much longer
+            counts = plan.num_logits
+            first = np.cumsum(counts, dtype=np.int32) - counts
+            slots = np.repeat(slots, counts)
+            total = np.repeat(total - first, counts) + np.arange(len(slots), dtype=np.int32)
+        early = np.flatnonzero((total < table.min_total[slots]) & ~table.ignore_eos[slots])
         rows: list[int] = []
         tokens: list[int] = []
         for row in early.tolist():
@@ -117,28 +127,74 @@ class SamplingHead:
     ) -> tuple[Tensor, PendingScores]:
         """Sampled tokens int64 `[N]` of the plan's first N rows, from hidden `[T, Dm]`."""
         scores = PendingScores(reader=self._reader)
+        logits = self._logits(hidden, plan, table, forbidden, scores)
+        if len(logits) == 0:
+            return torch.empty(0, dtype=torch.int64, device=hidden.device), scores
+        tokens = self._ops.sample(logits, inputs)
+        self._force(tokens, plan, table)
+        return tokens, scores
+
+    @torch.inference_mode()
+    def verify(
+        self,
+        hidden: Tensor,
+        plan: StepPlan,
+        table: RequestTable,
+        inputs: SamplingInputs,
+        forbidden: ForbiddenTokens,
+        drafts: DraftRows,
+    ) -> tuple[Tensor, Tensor, PendingScores]:
+        """As `run`, of a step with drafts: tokens int64 `[N, 1 + mtp]` and how many int32 `[N]`."""
+        scores = PendingScores(reader=self._reader)
+        logits = self._logits(hidden, plan, table, forbidden, scores)
+        tokens, counts = self._ops.verify(logits, inputs, drafts)
+        self._force(tokens[:, 0], plan, table)  # of requests without drafts
+        return tokens, counts, scores
+
+    def _logits(
+        self,
+        hidden: Tensor,
+        plan: StepPlan,
+        table: RequestTable,
+        forbidden: ForbiddenTokens,
+        scores: PendingScores,
+    ) -> Tensor:
+        """float32 `[L, V]`, masked; adds to `scores` what requests asked for."""
         special = np.flatnonzero(table.needs_host[plan.slots])
         ends = np.cumsum(plan.num_tokens, dtype=np.int32)
         for row in special.tolist():
             self._add_prompt(scores, hidden, plan, table, row, int(ends[row]))
-        count = plan.num_samples
-        if count == 0:
-            return torch.empty(0, dtype=torch.int64, device=hidden.device), scores
-        picked = hidden if count == len(hidden) else self._ops.pick(hidden, ends, count)
-        logits = self._model.logits(picked)
+        rows = logits_rows(plan, ends)
+        if len(rows) == 0:
+            return hidden.new_empty(0, 0)
+        logits = self._model.logits(hidden if len(rows) == len(hidden) else self._ops.pick(hidden, rows))
         self._ops.count_nan_rows(logits, self._nan_rows)
-        special = special[special < count]
-        for row in special.tolist():
-            state = table.state(int(plan.slots[row]))
-            if state.params.logprobs is not None:  # before masks and temperature
-                scores.outputs[row] = (state, logits[row : row + 1].clone())
+        if len(special):
+            self._keep_scored(scores, logits, plan, table, special)
         if forbidden:
             self._ops.forbid(logits, forbidden)
-        tokens = self._ops.sample(logits, inputs)
+        return logits
+
+    def _keep_scored(
+        self,
+        scores: PendingScores,
+        logits: Tensor,
+        plan: StepPlan,
+        table: RequestTable,
+        special: npt.NDArray[np.intp],
+    ) -> None:
+        """Logits before masks and temperature of requests that asked for log-probs: one row each."""
+        ends = np.cumsum(plan.num_logits)
+        for row in special[special < plan.num_samples].tolist():
+            state = table.state(int(plan.slots[row]))
+            if state.params.logprobs is not None:
+                scores.outputs[row] = (state, logits[ends[row] - 1 : ends[row]].clone())
+
+    def _force(self, tokens: Tensor, plan: StepPlan, table: RequestTable) -> None:
+        special = np.flatnonzero(table.needs_host[plan.slots[: plan.num_samples]])
         rows, values = _forced(plan, table, special)
         if rows:
             self._ops.force(tokens, rows, values)
-        return tokens, scores
 
     def nan_rows(self) -> int:
         """Sampled rows so far whose logits held a NaN: their tokens mean nothing.
@@ -169,6 +225,17 @@ class SamplingHead:
         targets = table.token_ids[slot, first + 1 : last + 1].tolist()
         scores.prompts.append((state, logits, targets))
         state.prompt_scored = last
+
+
+def logits_rows(plan: StepPlan, ends: IntArray) -> IntArray:
+    """Token rows `[L]` whose logits are wanted; ends `[R]`: the row behind each request's last."""
+    if plan.num_drafts is None:
+        return ends[: plan.num_samples] - 1
+    counts = plan.num_logits
+    first = np.cumsum(counts, dtype=np.int32) - counts
+    return np.repeat(ends[: plan.num_samples] - counts - first, counts) + np.arange(
+        int(counts.sum()), dtype=np.int32
+    )
 
 
 def _forced(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from paths.engine.batch import PAGE_SIZE
 from paths.engine.kv_cache import BlockPool, pages_for
-from paths.engine.requests import RequestState, RequestTable
+from paths.engine.requests import RequestState, RequestTable, output_limit
 from paths.graphs.shape import BatchShape
 
 IntArray = npt.NDArray[np.int32]
@@ -20,20 +20,30 @@ IntArray = npt.NDArray[np.int32]
 class StepPlan:
     """One step: R requests, decode rows first. Request r computes tokens [start, start + num_tokens).
 
-    The first N requests yield a token. At most the last does not: only it can be cut short.
+    The first N requests yield tokens. At most the last does not: only it can be cut short. The last
+    num_drafts[r] of a request's tokens are drafts, to be verified.
     """
 
     slots: IntArray  # [R]
     start: IntArray  # [R]
     num_tokens: IntArray  # [R]
     num_samples: int  # N
+    num_drafts: IntArray | None = None  # [R]; None: no request verifies drafts in this step
     admitted: tuple[int, ...]  # slots that joined the running set for this step
     released: tuple[int, ...]  # slots that left it since the last plan (finished, aborted, preempted)
     grown: IntArray  # slots whose block table got new pages
+    mtp: int = 0  # drafts that a request has verified in most steps
 
     @property
     def total_tokens(self) -> int:
         return int(self.num_tokens.sum())
+
+    @property
+    def num_logits(self) -> IntArray:
+        """[N] rows whose logits are wanted, the last ones of each request."""
+        if self.num_drafts is None:
+            return np.ones(self.num_samples, dtype=np.int32)
+        return 1 + self.num_drafts[: self.num_samples]
 
     @property
     def shape(self) -> BatchShape:
@@ -41,9 +51,16 @@ class StepPlan:
         return BatchShape(
             num_tokens=self.total_tokens,
             num_reqs=len(self.slots),
-            query_len=1 if self.total_tokens == len(self.slots) else None,
+            query_len=self._query_len(),
             max_length=int((self.start + self.num_tokens).max()),
         )
+
+    def _query_len(self) -> int | None:
+        """Tokens per request where all decode: one, or one and `mtp` drafts. Fewer are a mixed batch."""
+        if self.num_drafts is None:
+            return 1 if self.total_tokens == len(self.slots) else None
+        all_drafts = (self.num_tokens == 1 + self.mtp).all() and (self.num_drafts == self.mtp).all()
+        return 1 + self.mtp if all_drafts else None
 
 
 class Scheduler:
@@ -51,9 +68,16 @@ class Scheduler:
 
     When pages run out, the youngest running request is preempted: its pages are freed and its tokens are
     recomputed later. The oldest request can always run, since `add` refuses what exceeds the whole pool.
+
+    mtp: drafts that follow a step. A decode row is scheduled with its drafts, as many as its length limit
+    leaves room for, so that all of them may be accepted. Where the budget cannot hold those of every row, all
+    have fewer: a row that waits for others' drafts would be slower than without any.
     """
 
-    def __init__(self, *, table: RequestTable, pool: BlockPool, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self, *, table: RequestTable, pool: BlockPool, max_num_batched_tokens: int, mtp: int = 0
+    ) -> None:
+        self.mtp = mtp
         self.table = table
         self.pool = pool
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -80,7 +104,7 @@ class Scheduler:
         running = self._running(may_preempt=may_preempt)
         if running is None:
             return None
-        slots, counts, grown = running
+        slots, counts, drafts, grown = running
         budget = self.max_num_batched_tokens - int(counts.sum())
         if self.preemptions > preempted_before:
             budget = 0  # admit nobody: the victim would take its pages straight back
@@ -88,6 +112,7 @@ class Scheduler:
         if admitted:
             slots = np.concatenate([slots, np.asarray(admitted, dtype=np.int32)])
             counts = np.concatenate([counts, np.asarray(new_counts, dtype=np.int32)])
+            drafts = np.concatenate([drafts, np.zeros(len(admitted), dtype=np.int32)])
             grown = np.concatenate([grown, np.asarray(admitted, dtype=np.int32)])
         start = self.table.computed[slots]
         released = tuple(self._released)
@@ -97,7 +122,9 @@ class Scheduler:
             slots=slots,
             start=start,
             num_tokens=counts,
-            num_samples=self._num_samples(slots, start + counts),
+            num_samples=self._num_samples(slots, start + counts - drafts),
+            num_drafts=drafts if drafts.any() else None,
+            mtp=self.mtp,
             admitted=tuple(admitted),
             released=released,
             grown=grown,
@@ -109,8 +136,8 @@ class Scheduler:
             raise RuntimeError("a request before the last of a step was cut short")
         return int(complete.sum())
 
-    def _running(self, *, may_preempt: bool) -> tuple[IntArray, IntArray, IntArray] | None:
-        """Slots, token counts and grown slots of the running requests that fit into this step."""
+    def _running(self, *, may_preempt: bool) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
+        """Slots, token and draft counts and grown slots of the running requests that fit into this step."""
         table = self.table
         while True:
             # one whose last token is still in flight has nothing left to compute
@@ -118,19 +145,36 @@ class Scheduler:
             pending = table.total_len[slots] - table.computed[slots]
             # decode rows first, then prefills, oldest first in both
             order = np.lexsort((table.arrival[slots], pending > 1))
-            slots, pending = slots[order], pending[order]
+            slots, known = slots[order], pending[order]
+            pending = known + self._drafts(slots) if self.mtp else known
             before = np.cumsum(pending, dtype=np.int64) - pending
             counts = np.clip(self.max_num_batched_tokens - before, 0, pending).astype(np.int32)
+            drafts = np.maximum(counts - known, 0)[counts > 0]
             slots, counts = slots[counts > 0], counts[counts > 0]
-            need = -(-(table.computed[slots] + counts) // PAGE_SIZE) - table.num_blocks[slots]
-            need = np.maximum(need, 0)
+            need = np.maximum(self._pages(slots, counts) - table.num_blocks[slots], 0)
             if int(need.sum()) <= self.pool.free:
                 grown = slots[need > 0]
                 self._grow(grown, need[need > 0])
-                return slots, counts, grown
+                return slots, counts, drafts, grown
             if not may_preempt:
                 return None
             self._preempt_youngest()
+
+    def _drafts(self, slots: IntArray) -> IntArray:
+        """Drafts to verify of each running request; beside them a verification yields one more token."""
+        table = self.table
+        held = table.num_drafts[slots]
+        most = self.max_num_batched_tokens // max(int((held > 0).sum()), 1) - 1
+        left = table.max_total[slots] - table.total_len[slots] - 1
+        return np.maximum(np.minimum(np.minimum(held, left), most), 0)
+
+    def _pages(self, slots: IntArray, counts: IntArray) -> IntArray:
+        """Pages that hold the step's tokens, and those that are drafted behind them."""
+        ends = self.table.computed[slots] + counts
+        if self.mtp > 1:
+            # draft j is made at the position of draft j − 1, whose keys are written; none past the limit
+            ends = np.minimum(ends + self.mtp - 1, self.table.max_total[slots])
+        return -(-ends // PAGE_SIZE)
 
     def _grow(self, slots: IntArray, need: IntArray) -> None:
         table = self.table
@@ -156,12 +200,14 @@ class Scheduler:
             state = self.waiting[0]
             known = len(state.request.prompt_ids) + len(state.output_ids)
             # room for all known tokens, so that a request is not admitted only to be preempted at once
-            if pages_for(known) > self.pool.free:
+            limit = len(state.request.prompt_ids) + output_limit(state.request)
+            if pages_for(min(known + max(self.mtp - 1, 0), limit)) > self.pool.free:
                 break
             self.waiting.popleft()
             slot = self.table.admit(state)
             count = min(known, budget)
-            self._grow(np.asarray([slot], dtype=np.int32), np.asarray([pages_for(count)], dtype=np.int32))
+            slots = np.asarray([slot], dtype=np.int32)
+            self._grow(slots, self._pages(slots, np.asarray([count], dtype=np.int32)))
             admitted.append(slot)
             counts.append(count)
             budget -= count

@@ -26,7 +26,10 @@ class StopRules:
         totals: npt.NDArray[np.int32],
         logprobs: dict[int, TokenLogprobs],
     ) -> tuple[npt.NDArray[np.int8], dict[int, EventDetail]]:
-        """FinishReason `[N]` and details by row, of new tokens `[N]`; totals `[N]`: lengths with them."""
+        """FinishReason `[N]` and details by row, of new tokens `[N]`; totals `[N]`: lengths with them.
+
+        Several tokens of a request stand together, in order; what is said of those behind its end is void.
+        """
         table = self._table
         past_minimum = totals >= table.min_total[slots]
         stopped = np.isin(tokens, self._eos_token_ids) & ~table.ignore_eos[slots] & past_minimum
@@ -34,12 +37,17 @@ class StopRules:
         finish = finish.astype(np.int8)
         finish[stopped] = FinishReason.STOP
         details: dict[int, EventDetail] = {}
+        ended = -1
         for row in np.flatnonzero(~table.plain[slots]).tolist():
+            if int(slots[row]) == ended:
+                continue  # its text is complete
             detail = self._judge_special(int(slots[row]), int(tokens[row]), int(totals[row]), finish, row)
             if row in logprobs:
                 detail = dataclasses.replace(detail, logprobs=(logprobs[row],))
             if detail != EventDetail():
                 details[row] = detail
+            if finish[row]:
+                ended = int(slots[row])
         return finish, details
 
     def _judge_special(

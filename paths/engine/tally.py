@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from paths.api import Counters
 from paths.engine.requests import RequestTable
@@ -13,6 +14,8 @@ from paths.engine.runner import Runner
 from paths.engine.scheduler import Scheduler, StepPlan
 from paths.engine.stats import process_usage
 from paths.graphs.forward import GraphCounts
+
+IntArray = npt.NDArray[np.int32]
 
 
 class Tally:
@@ -26,26 +29,27 @@ class Tally:
         graph_counts: GraphCounts,
         recompiles: Callable[[], int],
         index_topk: int,
+        mtp: int = 0,
     ) -> None:
+        self._mtp = mtp
         self._scheduler = scheduler
         self._table: RequestTable = scheduler.table
         self._runner = runner
         self._graph_counts = graph_counts
         self._recompiles = recompiles
         self._index_topk = index_topk
-        self._rows = Counters()
         self._before = Counters(steps={}, graph_misses={})
         self.reset()
 
     def reset(self) -> None:
-        self._rows = Counters()
+        self._rows = Counters(accepted_at=[0] * self._mtp, verified_at=[0] * self._mtp)
         self._before = Counters(steps={}, graph_misses={})
         self._before = self._read()
 
     def count(self, plan: StepPlan) -> None:
         """A step, before the table counts it as done."""
         rows, tokens = self._rows, plan.total_tokens
-        rows.uniform_steps += int((plan.num_tokens == 1).all())
+        rows.uniform_steps += int(plan.shape.query_len == 1 + self._mtp)
         rows.tokens_real += tokens
         # a row at or past the prompt's length has an output token as its input; recomputed ones count too
         end = plan.start + plan.num_tokens
@@ -58,6 +62,27 @@ class Tally:
 
     def count_output(self, tokens: int) -> None:
         self._rows.output_tokens += tokens
+
+    def count_verified(self, ends: IntArray, drafted: IntArray, accepted: IntArray) -> None:
+        """Verifications `[N]`, drafted 0 where there was none. ends: tokens behind which the rows ended.
+
+        A row whose input was a rejected draft had no output token as its input, nor a prompt's.
+        """
+        rows, verified = self._rows, drafted > 0
+        rows.verify_steps += int(verified.sum())
+        rows.drafted_tokens += int(drafted.sum())
+        rows.accepted_tokens += int(accepted.sum())
+        for number in range(self._mtp):
+            rows.verified_at[number] += int((drafted > number).sum())
+            rows.accepted_at[number] += int((accepted > number).sum())
+        rejected = drafted - accepted
+        rows.decode_tokens -= int(rejected.sum())
+        seen_all = np.maximum(ends - rejected, self._index_topk)
+        rows.decode_tokens_sparse -= int(np.maximum(ends - seen_all, 0).sum())
+
+    def count_truncated(self, tokens: int) -> None:
+        """Accepted or sampled behind a stop."""
+        self._rows.truncated_tokens += tokens
 
     def counters(self) -> Counters:
         now, before = self._read(), self._before
@@ -78,6 +103,8 @@ class Tally:
     def _read(self) -> Counters:
         return dataclasses.replace(
             self._rows,
+            accepted_at=list(self._rows.accepted_at),
+            verified_at=list(self._rows.verified_at),
             steps=dict(self._graph_counts.steps),
             graph_misses=dict(self._graph_counts.misses),
             tokens_padded=self._graph_counts.tokens_padded,

@@ -31,31 +31,33 @@ class WarmUp:
         self._config = config
         self._runner = runner
         self._index_topk = index_topk
+        self._decode = DECODE_STEPS * (1 + config.mtp)  # output tokens
         self._next_id = -1
         self.copies_per_step: float | None = None
         self.waits_per_step: float | None = None
 
     def run(self, engine: EngineCore) -> None:
         for size in sorted({min(size, self._config.max_num_seqs) for size in CONCURRENCIES}):
-            self._serve(engine, [self._request(3, DECODE_STEPS) for _ in range(size)])
+            self._serve(engine, [self._request(3, self._decode) for _ in range(size)])
         self._serve(engine, list(self._special()))
         self._audit(engine)
 
     def _special(self) -> Iterator[Request]:
         """What no greedy short request runs."""
-        yield self._request(5, DECODE_STEPS, temperature=1.0, top_k=5, top_p=0.9)
-        yield self._request(5, DECODE_STEPS, min_tokens=2, ignore_eos=False, stop_token_ids=(0,))
+        yield self._request(5, self._decode, temperature=1.0, top_k=5, top_p=0.9)
+        yield self._request(5, self._decode, min_tokens=2, ignore_eos=False, stop_token_ids=(0,))
         long = self._index_topk + 1
-        if long + DECODE_STEPS <= self._room():
-            yield self._request(long, DECODE_STEPS)
+        if long + self._decode <= self._room():
+            yield self._request(long, self._decode)
 
     def _audit(self, engine: EngineCore) -> None:
         """Whole decode steps of two requests, without the step that admits them."""
-        steps = min(AUDITED_STEPS, self._room() - 4)
+        most = 1 + self._config.mtp  # tokens that a step may yield
+        steps = min(AUDITED_STEPS, (self._room() - 2) // most - 2)
         if steps < 1:
             return
         for _ in range(min(2, self._config.max_num_seqs)):
-            engine.add(self._request(2, steps + 2))
+            engine.add(self._request(2, (steps + 2) * most))
         engine.step()
         audit = TransferAudit(torch.device(self._config.device))
         with audit.of_steps(self._runner):

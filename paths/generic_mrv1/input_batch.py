@@ -13,13 +13,14 @@ IntArray = npt.NDArray[np.int32]
 
 
 class InputBatch:
-    """Rows 0 … size−1 are always occupied: a hole is filled by the last row."""
+    """Rows 0 … size−1 are always occupied: a hole is filled by the last row. mtp: most drafts of a row."""
 
-    def __init__(self, table: RequestTable) -> None:
+    def __init__(self, table: RequestTable, *, mtp: int = 0) -> None:
         rows, length = table.token_ids.shape
         self.size = 0
         self.version = 0  # changes whenever a row's request does
         self.token_ids = np.zeros((rows, length), dtype=np.int32)
+        self.draft_ids = np.zeros((rows, mtp), dtype=np.int32)
         self.block_table = np.zeros_like(table.block_table)
         self.temperature = np.zeros(rows, dtype=np.float32)
         self.top_k = np.zeros(rows, dtype=np.int32)
@@ -29,6 +30,7 @@ class InputBatch:
         self._slot_of_row = np.full(rows, -1, dtype=np.int32)
         self._columns = (
             self.token_ids,
+            self.draft_ids,
             self.block_table,
             self.temperature,
             self.top_k,

@@ -16,17 +16,23 @@ from paths.engine.output import ReadyOutput, StepResult
 from paths.engine.requests import RequestTable
 from paths.engine.runner import Model
 from paths.engine.sampler import SamplingInputs, sample
-from paths.engine.sampling_head import ForbiddenTokens, SamplingHead
+from paths.engine.sampling_head import ForbiddenTokens, PendingScores, SamplingHead
 from paths.engine.scheduler import StepPlan
+from paths.engine.speculation import DraftRows, Speculation, Verifier
 from paths.engine.static_inputs import StaticInputs
+from paths.generic_mrv1.drafter import DrafterV1
 from paths.generic_mrv1.input_batch import InputBatch
 from paths.generic_mrv1.sampling_buffers import SamplingBuffers
+from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
 
 
 class RunnerV1:
-    """Dense batch, numpy input preparation, one blocking copy of the sampled tokens per step."""
+    """Dense batch, numpy input preparation, one blocking copy of the sampled tokens per step.
+
+    With drafts, one more of what was drafted, and inputs that are built again before each draft.
+    """
 
     name = "V1"
     asynchronous = False
@@ -41,22 +47,40 @@ class RunnerV1:
         table: RequestTable,
         eos_token_ids: Sequence[int],
         device: torch.device,
+        speculation: Speculation | None = None,
+        drafts: GraphedDrafts | None = None,
     ) -> None:
         self._forward = forward
         self._inputs = inputs
+        self.speculation = speculation = speculation or Speculation()
+        self._mtp = speculation.mtp
+        verifier = Verifier(speculation, kernels)
         self.transfers = TransferCounts()
         self._staging = HostStaging(device, self.transfers)
-        self._batch = InputBatch(table)
-        self._sampling = SamplingBuffers(table, self._staging, device)
-        ops = TorchHeadOps(kernels, self._staging, max_reqs=len(table.live), device=device)
+        self._batch = InputBatch(table, mtp=self._mtp)
+        self._sampling = SamplingBuffers(
+            table, self._staging, device, mtp=self._mtp, needs_seeds=verifier.needs_seeds
+        )
+        most = len(table.live) * (1 + self._mtp)
+        ops = TorchHeadOps(kernels, self._staging, verifier, max_rows=most, device=device)
         reader = ScoreReader(self.transfers, inside_step=True)
         self._head = SamplingHead(model, ops, eos_token_ids=eos_token_ids, device=device, reader=reader)
+        self._drafter: DrafterV1 | None = None
+        if drafts is not None:
+            self._drafter = DrafterV1(
+                model=model,
+                drafts=drafts,
+                kernels=kernels,
+                batch=self._batch,
+                sampling=self._sampling,
+                staging=self._staging,
+            )
 
     def nan_rows(self) -> int:
         return self._head.nan_rows()
 
     def execute(self, plan: StepPlan, table: RequestTable) -> ReadyOutput:
-        batch, count = self._batch, plan.num_samples
+        batch = self._batch
         batch.remove(plan.released)
         for slot in plan.admitted:
             batch.add(slot, table)
@@ -64,14 +88,65 @@ class RunnerV1:
         self._staging.begin()
         self._prepare_inputs(plan)
         hidden, _ = self._forward.run(plan.shape)
-        ends = (plan.start + plan.num_tokens)[:count]
-        rows = batch.row_of_slot[plan.slots[:count]]
-        sampling = self._sampling.inputs(batch, rows, positions=ends)
-        tokens, scores = self._head.run(hidden, plan, table, sampling, self._head.forbidden(plan, table))
+        if self._drafter is None:
+            return self._sample(hidden, plan, table)
+        return self._sample_and_draft(hidden, plan, table, self._drafter)
+
+    def _sample(self, hidden: Tensor, plan: StepPlan, table: RequestTable) -> ReadyOutput:
+        count, ends = plan.num_samples, (plan.start + plan.num_tokens)[: plan.num_samples]
+        tokens, scores = self._sampled(hidden, plan, table)
         self._staging.end()
         values = self._staging.read(tokens).astype(np.int32)
-        batch.append_tokens(plan.slots[:count], positions=ends, tokens=values)
+        self._batch.append_tokens(plan.slots[:count], positions=ends, tokens=values)
         return ReadyOutput(result=StepResult(tokens=values, logprobs=scores.resolve(values)))
+
+    def _sampled(self, hidden: Tensor, plan: StepPlan, table: RequestTable) -> tuple[Tensor, PendingScores]:
+        """One token of each of the plan's first N rows."""
+        count, ends = plan.num_samples, (plan.start + plan.num_tokens)[: plan.num_samples]
+        rows = self._batch.row_of_slot[plan.slots[:count]]
+        sampling = self._sampling.inputs(self._batch, rows, positions=ends)
+        return self._head.run(hidden, plan, table, sampling, self._head.forbidden(plan, table))
+
+    def _sample_and_draft(
+        self, hidden: Tensor, plan: StepPlan, table: RequestTable, drafter: DrafterV1
+    ) -> ReadyOutput:
+        """Verify the last drafts, and draft behind what was accepted."""
+        count = plan.num_samples
+        values = np.full((count, self._mtp + 1), -1, dtype=np.int32)
+        if plan.num_drafts is None:
+            tokens, scores = self._sampled(hidden, plan, table)
+            values[:, 0] = self._staging.read(tokens)
+            accepted = np.zeros(count, dtype=np.int32)
+        else:
+            tokens, counts, scores = self._verified(hidden, plan, table, drafter)
+            read = self._staging.read(torch.cat([tokens, counts[:, None]], dim=1))
+            values[:], accepted = read[:, :-1], (read[:, -1] - 1).astype(np.int32)
+        logprobs = scores.resolve(values[:, 0])
+        drafted = plan.num_logits - 1
+        row, column = np.nonzero(values >= 0)
+        known = (plan.start + plan.num_tokens)[:count] - drafted
+        self._batch.append_tokens(
+            plan.slots[row], positions=known[row] + column.astype(np.int32), tokens=values[row, column]
+        )
+        if not table.needs_host[plan.slots].all():
+            drafter.propose(plan, table, hidden, rejected=drafted - accepted)
+        self._staging.end()
+        return ReadyOutput(result=StepResult(tokens=values, accepted=accepted, logprobs=logprobs))
+
+    def _verified(
+        self, hidden: Tensor, plan: StepPlan, table: RequestTable, drafter: DrafterV1
+    ) -> tuple[Tensor, Tensor, PendingScores]:
+        batch, count, num_logits = self._batch, plan.num_samples, plan.num_logits
+        starts = np.zeros(count + 1, dtype=np.int32)
+        np.cumsum(num_logits, out=starts[1:])
+        rows = batch.row_of_slot[plan.slots[:count]]
+        first = (
+            (plan.start + plan.num_tokens)[:count] - num_logits + 1
+        )  # position behind the first logits row
+        positions = np.repeat(first - starts[:-1], num_logits) + np.arange(starts[-1], dtype=np.int32)
+        sampling = self._sampling.inputs_of_drafts(batch, rows, positions=positions, num_logits=num_logits)
+        drafts = drafter.rows_to_verify(plan, starts, all_greedy=sampling.all_greedy)
+        return self._head.verify(hidden, plan, table, sampling, self._head.forbidden(plan, table), drafts)
 
     def _prepare_inputs(self, plan: StepPlan) -> None:
         """Everything that the forward pass reads, built on the host and copied into the static inputs."""
@@ -82,7 +157,7 @@ class RunnerV1:
         positions = (plan.start - first)[req] + np.arange(plan.total_tokens)
         slots = block_table[req, positions // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + positions % PAGE_SIZE
         inputs, send = self._inputs, self._staging.send
-        send("input_ids", self._batch.token_ids[rows[req], positions], inputs.input_ids)
+        send("input_ids", self._input_ids(plan, rows, req, positions), inputs.input_ids)
         send("positions", positions, inputs.positions)
         send("slot_mapping", slots, inputs.slot_mapping)
         send("req_rows", req, inputs.req_rows)
@@ -90,19 +165,42 @@ class RunnerV1:
         send("seq_lens", plan.start + plan.num_tokens, inputs.seq_lens)
         send("block_table", block_table, inputs.block_table)
 
+    def _input_ids(
+        self,
+        plan: StepPlan,
+        rows: npt.NDArray[np.int32],
+        req: npt.NDArray[np.int32],
+        positions: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int32]:
+        """Known tokens, and drafts where they end."""
+        ids = self._batch.token_ids[rows[req], positions]
+        if plan.num_drafts is not None:
+            known = plan.start + plan.num_tokens - plan.num_drafts
+            number = positions - known[req]
+            drafts = np.flatnonzero((number >= 0) & (plan.num_drafts[req] > 0))
+            ids[drafts] = self._batch.draft_ids[rows[req[drafts]], number[drafts]]
+        return ids
+
 
 class TorchHeadOps:
-    """The end of a V1 step in torch; only `sample` is an op of the registry."""
+    """The end of a V1 step in torch; only `sample` and `rejection` are ops of the registry."""
 
     def __init__(
-        self, kernels: Kernels, staging: HostStaging, *, max_reqs: int, device: torch.device
+        self,
+        kernels: Kernels,
+        staging: HostStaging,
+        verifier: Verifier,
+        *,
+        max_rows: int,
+        device: torch.device,
     ) -> None:
         self._kernels = kernels
         self._staging = staging
-        self._logits_rows = torch.zeros(max_reqs, dtype=torch.int64, device=device)
+        self._verifier = verifier
+        self._logits_rows = torch.zeros(max_rows, dtype=torch.int64, device=device)
 
-    def pick(self, hidden: Tensor, ends: npt.NDArray[np.int32], count: int) -> Tensor:
-        return hidden[self._staging.send("logits_rows", ends[:count] - 1, self._logits_rows)]
+    def pick(self, hidden: Tensor, rows: npt.NDArray[np.int32]) -> Tensor:
+        return hidden[self._staging.send("logits_rows", rows, self._logits_rows)]
 
     def count_nan_rows(self, logits: Tensor, total: Tensor) -> None:
         total += logits.isnan().any(dim=-1).sum()
@@ -113,6 +211,9 @@ class TorchHeadOps:
 
     def sample(self, logits: Tensor, inputs: SamplingInputs) -> Tensor:
         return sample(logits, inputs, self._kernels.sample)
+
+    def verify(self, logits: Tensor, inputs: SamplingInputs, drafts: DraftRows) -> tuple[Tensor, Tensor]:
+        return self._verifier.verify(logits, inputs, drafts)
 
     def force(self, tokens: Tensor, rows: list[int], values: list[int]) -> None:
         tokens[self._copy(np.asarray(rows, np.int32))] = self._copy(np.asarray(values, np.int32))

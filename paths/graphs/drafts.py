@@ -43,6 +43,8 @@ class GraphedDrafts:
                 f"mtp={mtp}: {type(model).__name__} cannot draft; set mtp=0 or choose another path"
             )
         layers = model_config.mtp_layers(mtp)
+        self.inputs = inputs
+        self.reuses_selection = model_config.reuses_selection(1)  # later drafts keep that of draft 0
         self._caches = caches
         self._keys = [(step % layers, model_config.reuses_selection(step)) for step in range(mtp)]
         self._passes: dict[tuple[int, bool], GraphedForward] = {}

@@ -1,12 +1,13 @@
 """A model whose next token depends on every key that it should see, and an engine around it.
 
 Token t+1 = (Σ over visible positions s of (s + 1) × id_s) mod V, read back through the paged cache: a wrong
-slot, block table, length or position changes the output.
+slot, block table, length or position changes the output. Its drafts are right two times in three; they come
+from a cache of their own and are checked against the state that they are given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -20,10 +21,12 @@ from paths.engine.core import EngineCore
 from paths.engine.kv_cache import BlockPool
 from paths.engine.requests import RequestTable
 from paths.engine.scheduler import Scheduler
-from paths.engine.static_inputs import StaticInputs
+from paths.engine.speculation import Speculation
+from paths.engine.static_inputs import DraftInputs, StaticInputs
 from paths.engine.tally import Tally
 from paths.generic_mrv1.runner import RunnerV1
 from paths.graphs.config import GraphConfig
+from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
 from paths.tokenizer import Tokenizer
@@ -39,7 +42,24 @@ def expected_tokens(prompt: Sequence[int], count: int) -> list[int]:
     return known[len(prompt) :]
 
 
+class MockConfig:
+    """What drafting asks of a model's configuration."""
+
+    def mtp_layers(self, mtp: int) -> int:
+        return 1
+
+    def reuses_selection(self, step: int) -> bool:
+        return False
+
+
 class MockModel:
+    hadamard = False
+    max_model_len = 512
+
+    def __init__(self, wrong: Callable[[Tensor], Tensor] = lambda state: state % 3 == 0) -> None:
+        self.wrong = wrong  # which drafts are off by one, by state [N]
+        self.drafts = 0
+
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         flat = caches[0].kv.view(-1)
         live = batch.slot_mapping >= 0
@@ -58,6 +78,39 @@ class MockModel:
         logits = torch.full((len(hidden), VOCAB), -4.0)
         return logits.scatter_(1, hidden.long(), 4.0)
 
+    def draft(
+        self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
+    ) -> Tensor:
+        """The state behind one more token: that of the row, and again from the tokens in the cache."""
+        self.drafts += 1
+        main, flat = caches[0].kv.view(-1), caches[1].kv.view(-1)
+        live = batch.slot_mapping >= 0
+        flat[batch.slot_mapping[live]] = batch.input_ids[live].float()
+        states = torch.zeros(batch.num_tokens, 1)
+        for row in range(batch.num_tokens):
+            length = int(batch.lengths[row])
+            assert (length > 0) == bool(live[row])
+            if length == 0:
+                continue
+            assert length == int(batch.positions[row]) + 1 <= self.max_model_len
+            assert length <= batch.max_length
+            table = batch.block_table[int(batch.req_rows[row])]
+            seen = torch.arange(length)
+            slots = table[seen // 64].long() * 64 + seen % 64
+            assert bool((slots >= 64).all()), "a key in the null block"
+            state = (main[slots[0]].double() + ((seen + 2) * flat[slots].double()).sum()) % VOCAB
+            assert float(state) == (float(hidden[row]) + (length + 1) * int(batch.input_ids[row])) % VOCAB
+            states[row] = state
+        return states
+
+    def draft_logits(self, hidden: Tensor, *, step: int = 0) -> Tensor:
+        return self.logits((hidden + self.wrong(hidden)) % VOCAB)
+
+    def num_draft_breaks(self) -> int:
+        raise AssertionError("the mock model is not captured")
+
+    draft_context = bind_draft = num_draft_breaks
+
 
 def make_engine(
     runner: str,
@@ -70,20 +123,26 @@ def make_engine(
     index_topk: int = 8,
     tokenizer: Tokenizer | None = None,
     kernels: Kernels | None = None,
+    mtp: int = 0,
+    forced_al: float | None = None,
+    model: MockModel | None = None,
 ) -> EngineCore:
     table = RequestTable(max_num_seqs=max_num_seqs, max_model_len=max_model_len, seed=0)
     scheduler = Scheduler(
-        table=table, pool=BlockPool(kv_pages + 1), max_num_batched_tokens=max_num_batched_tokens
+        table=table, pool=BlockPool(kv_pages + 1), max_num_batched_tokens=max_num_batched_tokens, mtp=mtp
     )
-    cache = LayerCache(
-        kv=torch.full((kv_pages + 1, 64, 1), torch.nan),
-        kv_dtype="float32",
-        k_scale=torch.tensor(1.0),
-        index=None,
-        index_dtype="float32",
-    )
+    caches = [
+        LayerCache(
+            kv=torch.full((kv_pages + 1, 64, 1), torch.nan),
+            kv_dtype="float32",
+            k_scale=torch.tensor(1.0),
+            index=None,
+            index_dtype="float32",
+        )
+        for _ in range(2)
+    ]
     eos = list(eos)
-    model = MockModel()
+    model = model or MockModel()
     inputs = StaticInputs(
         max_tokens=max_num_batched_tokens,
         max_reqs=max_num_seqs,
@@ -91,7 +150,17 @@ def make_engine(
         index_topk=index_topk,
         device=torch.device("cpu"),
     )
-    forward = GraphedForward(model=model, caches=[cache], inputs=inputs, config=GraphConfig())
+    forward = GraphedForward(model=model, caches=caches, inputs=inputs, config=GraphConfig())
+    drafts = None
+    if mtp:
+        drafts = GraphedDrafts(
+            model=model,
+            model_config=MockConfig(),
+            mtp=mtp,
+            caches=caches,
+            inputs=DraftInputs(inputs, hidden_size=1, dtype=torch.float32),
+            config=GraphConfig(),
+        )
     built = RUNNERS[runner](
         model=model,
         forward=forward,
@@ -100,6 +169,8 @@ def make_engine(
         table=table,
         eos_token_ids=eos,
         device=torch.device("cpu"),
+        speculation=Speculation(mtp=mtp, forced_al=forced_al),
+        drafts=drafts,
     )
     return EngineCore(
         scheduler=scheduler,
@@ -118,6 +189,7 @@ def make_engine(
             graph_counts=forward.counts,
             recompiles=lambda: 0,
             index_topk=index_topk,
+            mtp=mtp,
         ),
         warm_up=_no_warm_up,
         describe_effective=_no_effective,

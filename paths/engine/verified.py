@@ -1,0 +1,48 @@
+"""What a verification of drafts yielded, on the host: checked, and cut where the answer ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paths.api import FinishReason
+from paths.engine.output import StepResult
+
+IntArray = npt.NDArray[np.int32]
+
+
+def check_verification(result: StepResult, drafted: IntArray) -> tuple[IntArray, IntArray]:
+    """Tokens and accepted drafts of each row, both `[N]`; drafted `[N]`: drafts that it verified.
+
+    Raises RuntimeError unless every row yields its accepted drafts and one token more, which is no draft.
+    """
+    counts = (result.tokens >= 0).sum(axis=1, dtype=np.int32)
+    accepted = result.accepted
+    if accepted is None:
+        raise RuntimeError("the scheduler plans drafts, and the runner does not say how many it accepted")
+    wrong = np.flatnonzero((counts != accepted + 1) | (accepted < 0) | (accepted > drafted))
+    if len(wrong):
+        row = int(wrong[0])
+        raise RuntimeError(
+            f"row {row} of a step yields {counts[row]} tokens, {accepted[row]} of them said to be accepted, "
+            f"of {drafted[row]} drafts: the token that ends a verification is not a draft"
+        )
+    return counts, accepted
+
+
+def cut_behind_end(
+    ends: npt.NDArray[np.int8], row: npt.NDArray[Any], first: npt.NDArray[Any], counts: IntArray
+) -> tuple[IntArray, npt.NDArray[np.int8]]:
+    """Tokens that each row keeps and its FinishReason, both `[N]`.
+
+    ends `[sum(counts)]`: FinishReason of each token; row: whose it is; first `[N]`: first token of a row.
+    """
+    finish = np.zeros(len(counts), dtype=np.int8)
+    kept = counts.copy()
+    # from the back, so that the first end of a row is what stays
+    for token in np.flatnonzero(ends != FinishReason.NONE)[::-1].tolist():
+        finish[row[token]] = ends[token]
+        kept[row[token]] = token - first[row[token]] + 1
+    return kept, finish
