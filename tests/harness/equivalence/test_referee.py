@@ -208,9 +208,7 @@ def test_an_engine_that_scores_too_little_has_no_scores():
 def test_a_small_data_set_is_asked_once_each(tmp_path):
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt_ids": [5, 6], "max_tokens": 4}\n{"prompt_ids": [7], "max_tokens": 2}\n')
-    (itself, other), _ = judged(
-        plan("mtp=0,1", "workload=dataset", f"workload.file={file}"), prompts=16
-    )
+    (itself, other), _ = judged(plan("mtp=0,1", "workload=dataset", f"workload.file={file}"), prompts=16)
     assert itself.levels[0].greedy.prompts == other.levels[0].greedy.prompts == 2
     assert other.levels[0].forced.positions == 6
 
