@@ -30,7 +30,7 @@ def acceptance_checks(measurement: Measurement, asked: Speculation) -> dict[str,
         "acceptance": _acceptance(measurement, counts, told, asked.mtp),
         "bonus_token": _bonus_token(measurement, told, asked.mtp),
     }
-    return checks | ({} if asked.forced_al is None else {"forced_al": _forced(counts, asked.forced_al)})
+    return checks | ({} if asked.forced_al is None else {"forced_al": _forced(told, asked)})
 
 
 def _counts(measurement: Measurement, mtp: int) -> DraftCounts | None:
@@ -145,17 +145,18 @@ def _bonus_token(measurement: Measurement, told: Verifications | None, mtp: int)
     return Check(ok=expected == load.output_tokens, detail=detail)
 
 
-def _forced(counts: DraftCounts, target: float) -> Check:
-    """The asked length was met, but for chance: the proof that the engine forces it."""
-    steps = counts.verify_steps
-    if not steps:
-        return Check(ok=None, detail="no draft was verified")
-    tails = [share / steps for share in counts.accepted_at]  # P(accepted > i)
-    mean = sum(tails)
-    second = sum((2 * draft + 1) * tail for draft, tail in enumerate(tails))
-    error = math.sqrt(max(0.0, second - mean * mean) / steps)
-    allowed = max(FORCED_TOLERANCE * target, FORCED_ERRORS * error)
-    detail = (
-        f"acceptance length {counts.al:.4g} of {target:g} forced (± {allowed:.2g}, {steps} verifications)"
+def _forced(told: Verifications | None, asked: Speculation) -> Check:
+    """The asked length was met, but for chance: the proof that the engine forces it.
+
+    Of verifications of `mtp` drafts alone: near the end of an answer there may be fewer to accept.
+    """
+    accepted = None if told is None else told.accepted[told.drafted == asked.mtp]
+    if accepted is None or not len(accepted) or asked.forced_al is None:
+        return Check(ok=None, detail=f"no verification of {asked.mtp} drafts")
+    mean, error = 1 + float(accepted.mean()), float(accepted.std()) / math.sqrt(len(accepted))
+    allowed = max(FORCED_TOLERANCE * asked.forced_al, FORCED_ERRORS * error)
+    return Check(
+        ok=abs(mean - asked.forced_al) <= allowed,
+        detail=f"acceptance length {mean:.4g} of {asked.forced_al:g} forced (± {allowed:.2g},"
+        f" {len(accepted)} verifications of {asked.mtp} drafts)",
     )
-    return Check(ok=abs(counts.al - target) <= allowed, detail=detail)

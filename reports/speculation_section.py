@@ -25,6 +25,7 @@ class Draft:
     """One position of one cell."""
 
     position: int  # from 1
+    drafted: str  # how often there was such a draft
     unconditional: Value
     conditional: Value
 
@@ -103,6 +104,7 @@ def _acceptance(record: Record) -> Acceptance:
         drafts=[
             Draft(
                 position=draft + 1,
+                drafted=_drafted(record, draft),
                 unconditional=_value(metrics.get(f"u_{draft}")),
                 conditional=_value(metrics.get(f"c_{draft}")),
             )
@@ -110,6 +112,13 @@ def _acceptance(record: Record) -> Acceptance:
         ],
         problem="" if record.state.has_numbers else f"{record.state.value}: {record.reason}",
     )
+
+
+def _drafted(record: Record, draft: int) -> str:
+    """ "52 of 56": near the end of an answer fewer are drafted."""
+    counters = record.counters or {}
+    verified, steps = counters.get("verified_at") or [], counters.get("verify_steps")
+    return DASH if steps is None or draft >= len(verified) else f"{verified[draft]:,} of {steps:,}"
 
 
 def _mtp(record: Record) -> str:

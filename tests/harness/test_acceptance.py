@@ -283,6 +283,18 @@ def test_a_forced_length_is_met_or_nothing_counts(target, ok):
     assert (why_invalid(checks) is None) is ok
 
 
+def test_shorter_drafts_at_the_end_of_an_answer_are_no_miss():
+    """1024 answers whose last verification has one draft: the cell's own length is below the forced one."""
+    rows = []
+    for at in range(1024):
+        row = answer(2, 2, 1, tag=str(at))
+        rows.append(dataclasses.replace(row, drafts=[*row.drafts[:-1], (1, 1)]))
+    metrics, checks = judged(load(*rows, concurrency=1024), Speculation(mtp=3, forced_al=3.0))
+    assert metrics["al"].value == pytest.approx(8 / 3)
+    assert checks["forced_al"].ok is True and checks["acceptance"].ok is True
+    assert "2048 verifications of 3 drafts" in checks["forced_al"].detail
+
+
 def test_chance_may_miss_a_forced_length():
     rng = np.random.default_rng(1)
     rows = [answer(*rng.integers(0, 4, 20).tolist(), sent=0.0, tag=str(at)) for at in range(5)]

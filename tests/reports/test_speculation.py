@@ -29,7 +29,8 @@ def make(order, mtp, *, tpot=10.0, al=None, path="dsa_mrv2", forced=None, rate=1
     asked = {"mtp": mtp, "mtp_mode": "forced" if forced else "real", "mtp_forced_al": forced}
     asked |= {"path": path, "options": {"path": path}} | changes.pop("requested", {})
     label = f"{path} tiny_v32 {f'mtp={mtp} ' if mtp else ''}c1"
-    return make_record(order, metrics=metrics, requested=asked, label=label, **changes)
+    counters = {"verify_steps": 56, "verified_at": [56, 52, 40][:mtp]}
+    return make_record(order, counters=counters, metrics=metrics, requested=asked, label=label, **changes)
 
 
 def test_the_split_of_a_speed_up():
@@ -116,7 +117,7 @@ def test_the_page_says_it_in_text(page):
     assert "+0.693" in section and "+1.099" in section and "+0.405" in section
     assert "the drafts pay for their verification" in section
     assert "0.64" in section and "0.700 … 0.900" in section and "2 of 3" in section
-    assert "2.90 … 3.10" in section
+    assert "2.90 … 3.10" in section and "52 of 56" in section
     assert "Forced acceptance" not in section
 
 
