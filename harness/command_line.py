@@ -60,6 +60,10 @@ def _dispatch(arguments: Arguments, command: str) -> ExitCode:
         from harness.doctor import print_diagnosis
 
         return print_diagnosis(composer, without_experiment(choices[0]))
+    if verb in ("compare", "import"):
+        from harness.comparing import run_offline
+
+        return run_offline(str(verb), composed, choices[0], command)
     experiment = read_experiment(composed, composer.groups["path"])
     if experiment is not None:
         choices = arms(experiment, arguments.overrides, composer.groups)

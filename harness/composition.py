@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import conf
 from harness.errors import one_line
-from harness.overrides import nearest, parse_override
+from harness.overrides import OPTIONAL_GROUPS, nearest, parse_override
 from paths.api import UserError
 from paths.registry import registered_paths
 
@@ -99,7 +99,7 @@ class Composer:
             if override.key_or_group == "path" and self._is_plugin(override.value()):
                 plugin = str(override.value())
             else:
-                overrides.append(f"+{text}" if text.startswith(("path=", "experiment=")) else text)
+                overrides.append(f"+{text}" if text.startswith(OPTIONAL_GROUPS) else text)
         with initialize_config_dir(str(self.folders[0]), version_base=None):
             config = compose(CONFIG_NAME, overrides=overrides)
         if plugin is not None:

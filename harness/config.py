@@ -115,7 +115,9 @@ class DebugSection(_Section):
 class CellConfig(_Section):
     """One cell as requested. None means the platform's default, see `harness.cell`."""
 
-    cmd: Literal["run", "list", "doctor"] = Field(description="run, list, doctor")
+    cmd: Literal["run", "list", "doctor", "compare", "import"] = Field(
+        description="run, list, doctor, compare, import"
+    )
     path: PathSection
     model: ModelSection
     checkpoint: str = Field(
@@ -181,6 +183,12 @@ class CellConfig(_Section):
     dry_run: bool = Field(description="true or false")
     out_dir: str = Field(min_length=1, description="a folder that can be created and written")
     debug: DebugSection
+    # of cmd=compare and cmd=import, which have no cell
+    run: None = Field(None, description="null; a folder goes with cmd=compare")
+    baseline_run: None = Field(None, description="null; a run folder goes with cmd=compare")
+    candidate_run: None = Field(None, description="null; a run folder goes with cmd=compare")
+    file: None = Field(None, description="null; a file goes with cmd=import")
+    baseline_file: None = Field(None, description="null; a file goes with cmd=import")
 
 
 def validate_cell(data: Mapping[str, Any], known_paths: list[str]) -> CellConfig:
@@ -188,6 +196,11 @@ def validate_cell(data: Mapping[str, Any], known_paths: list[str]) -> CellConfig
     if "path" not in data:
         raise UserError(f"no path given; choose one with +path=NAME, NAME one of: {', '.join(known_paths)}")
     given = dict(data)
+    if given.get("tier") is not None:
+        raise UserError(
+            f"tier={given['tier'].get('name')}: a gate needs two arms; measure both, then"
+            " cmd=compare baseline_run=DIR candidate_run=DIR tier=NAME"
+        )
     if given.get("concurrency") is None and given.get("request_rate") is None:
         given["concurrency"] = 1
     try:

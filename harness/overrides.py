@@ -21,6 +21,12 @@ NOT_SWEPT = frozenset(
         "equivalence",
         "equivalence_prompts",
         "experiment",
+        "tier",
+        "run",
+        "baseline_run",
+        "candidate_run",
+        "file",
+        "baseline_file",
         "measure_s",
         "warmup_s",
         "timeout_s",
@@ -32,6 +38,7 @@ NOT_SWEPT = frozenset(
 )
 
 _AS_GOOD = 0.2  # names that are so much less alike than the best are no help
+OPTIONAL_GROUPS = ("path=", "experiment=", "tier=")  # not in the defaults: Hydra wants a + before them
 MOST_CELLS = 10_000  # of one command; more is a mistyped range
 
 
@@ -44,9 +51,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def parse_override(text: str) -> Override:
-    """One override. `path=` and `++path=` read as `+path=`, `experiment=` alike. Raises UserError."""
+    """One override. `path=` and `++path=` read as `+path=`, `experiment=`, `tier=` too. Raises UserError."""
     spelled = text.lstrip("+")
-    if spelled.startswith(("path=", "experiment=")):
+    if spelled.startswith(OPTIONAL_GROUPS):
         text = f"+{spelled}"
     if "=" not in text and not text.startswith("~"):
         raise UserError(f"{text!r} is not key=value; a flag starts with --, see python -m harness --help")
@@ -75,7 +82,7 @@ def expand_sweeps(overrides: Sequence[str], groups: Mapping[str, Sequence[str]])
         if key in seen:
             raise UserError(f"{key} is given twice; a sweep is one word: {key}=a,b")
         seen.add(key)
-        if key == "experiment" and override.value() is None:
+        if key in ("experiment", "tier") and override.value() is None:
             continue  # the default: none
         choices.append(_values(override, groups))
     cells = math.prod(len(values) for values in choices)
@@ -91,7 +98,7 @@ def _values(override: Override, groups: Mapping[str, Sequence[str]]) -> list[str
         assert override.input_line is not None
         return [override.input_line]
     key = override.key_or_group
-    if key in NOT_SWEPT or key.startswith(("debug", "experiment.")):
+    if key in NOT_SWEPT or key.startswith(("debug", "experiment.", "tier.")):
         raise UserError(f"{override.input_line}: {key} has one value per run; run twice to compare two")
     value = override.value()
     try:

@@ -84,11 +84,10 @@ def from_pairs(losses: Floats, candidate_first: list[bool], *, alpha: float, noi
 
 def from_arms(baseline: Floats, candidate: Floats, *, alpha: float) -> Estimate:
     """Welch's estimate of launches [n] and [m] on the scale of losses, n, m >= 2, not run as pairs."""
-    welch = stats.ttest_ind(candidate, baseline, equal_var=False)
     mean = float(candidate.mean() - baseline.mean())
     variances = [float(arm.var(ddof=1)) / len(arm) for arm in (baseline, candidate)]
     se, n = math.sqrt(sum(variances)), min(len(baseline), len(candidate))
-    df = float(welch.df) if se > 0 and math.isfinite(welch.df) else float(n - 1)
+    df = _welch_df(variances, [len(baseline), len(candidate)]) if se > 0 else float(n - 1)
     half = t_quantile(alpha, df) * se
     return Estimate(
         n=n,
@@ -104,6 +103,12 @@ def from_arms(baseline: Floats, candidate: Floats, *, alpha: float) -> Estimate:
         detectable=se * math.sqrt(n) * detectable_per_sd(n, df, alpha),
         losses=(),
     )
+
+
+def _welch_df(variances: list[float], counts: list[int]) -> float:
+    """Welch and Satterthwaite's degrees of freedom; `variances` of the two means."""
+    parts = sum(v**2 / (count - 1) for v, count in zip(variances, counts, strict=True))
+    return sum(variances) ** 2 / parts
 
 
 def _p_above_zero(mean: float, se: float, df: float) -> float:

@@ -26,7 +26,7 @@ from reports.compare.metric_table import MetricRule
 from reports.compare.pairing import Pairing
 from reports.compare.words import Verdict
 
-ONE_PAIR = "a single run per arm: one pair proves nothing"
+ONE_PAIR = "single-run: one pair proves nothing"
 
 
 def judge_metric(

@@ -28,8 +28,8 @@ class ArmSource(_Model):
     """Where one arm's records are."""
 
     run_dir: str = Field(description="a run folder, absolute or relative to the folder of this file")
-    arm_ids: list[str] | None = Field(None, description="its arms; null: all records of the run")
-    name: str | None = Field(None, description="what to call it; null: its paths")
+    arm_ids: list[str] | None = Field(default=None, description="its arms; null: all records of the run")
+    name: str | None = Field(default=None, description="what to call it; null: its paths")
 
 
 class ComparisonFile(_Model):
@@ -38,9 +38,9 @@ class ComparisonFile(_Model):
     schema_version: str = COMPARISON_SCHEMA_VERSION
     baseline: ArmSource
     candidate: ArmSource
-    interleaved: bool = Field(True, description="both arms were planned as pairs of launches of one run")
+    interleaved: bool = Field(default=True, description="both arms ran as pairs of launches of one run")
     tier: Tier | None = None
-    floor: str | None = Field(None, description="file of an A/A run, like run_dir")
+    floor: str | None = Field(default=None, description="file of an A/A run, like run_dir")
     required: dict[str, str] = Field(default_factory=dict, description="planned cells: id, name")
     dtypes_under_test: list[str] = Field(default_factory=list)
     judged_on: date = Field(description="the day that the age of the A/A run is counted to")

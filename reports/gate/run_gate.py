@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.errors import ExitCode
 from harness.records import write_text_atomically
+from harness.tier import Tier
 from reports.compare.compare import compare
 from reports.compare.finding import Comparison, Finding
 from reports.gate.arms import load_arms
@@ -33,10 +34,19 @@ class Judgement:
 
 
 def judge_folder(
-    folder: Path, *, others: Sequence[Finding] = (), run_codes: Iterable[ExitCode] = ()
+    folder: Path,
+    *,
+    tier: Tier | None = None,
+    others: Sequence[Finding] = (),
+    run_codes: Iterable[ExitCode] = (),
 ) -> Judgement:
-    """Judges the records that comparison.json names. Writes nothing. Raises RecordError."""
+    """Judges the records that comparison.json names. Writes nothing. Raises RecordError.
+
+    `tier`: judge by this one instead; None: by the one of the file.
+    """
     plan = read_plan(folder)
+    if tier is not None:
+        plan = plan.model_copy(update={"tier": tier})
     loaded = load_arms(plan, folder)
     floor = read_floor(
         (folder / plan.floor) if plan.floor else None,

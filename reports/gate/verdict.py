@@ -46,7 +46,7 @@ class FloorSummary(_Model):
 
     source: str | None = None
     measured_on: str | None = None
-    problem: str | None = Field(None, description="why there is no floor; null when there is one")
+    problem: str | None = Field(default=None, description="why there is no floor; null when there is one")
 
 
 class GateEntry(_Model):
@@ -59,10 +59,10 @@ class GateEntry(_Model):
     unit: str | None = None
     better: Literal["up", "down"] | None = None
     verdict: Verdict
-    reason: str | None = Field(None, description="why, unless the numbers say it")
-    baseline: float | None = Field(None, description="mean over the launches, in the metric's unit")
+    reason: str | None = Field(default=None, description="why, unless the numbers say it")
+    baseline: float | None = Field(default=None, description="mean over the launches, in the metric's unit")
     candidate: float | None = None
-    change_pct: float | None = Field(None, description="100 * (candidate / baseline - 1); null: undefined")
+    change_pct: float | None = Field(default=None, description="100 * (candidate / baseline - 1); null: none")
     loss_pct: float | None = Field(
         None, description="mean loss in % of the baseline; of metrics compared by difference in points"
     )
@@ -73,17 +73,17 @@ class GateEntry(_Model):
     margin_pct: float | None = Field(
         None, description="largest harmless loss: the larger of margin and floors"
     )
-    floor_pct: float | None = Field(None, description="A/A noise floor; null: none")
-    detectable_pct: float | None = Field(None, description="loss that is found in 80 % of the cases")
+    floor_pct: float | None = Field(default=None, description="A/A noise floor; null: none")
+    detectable_pct: float | None = Field(default=None, description="loss that is found in 80 % of the cases")
     p_worse: float | None = None
-    p_holm: float | None = Field(None, description="adjusted over all gated verdicts")
+    p_holm: float | None = Field(default=None, description="adjusted over all gated verdicts")
     p_sign_flip: float | None = None
     n_pairs: int = 0
     interleaved: bool = True
     signs: tuple[int, int, int] | None = Field(
         None, description="pairs with the candidate worse, equal, better"
     )
-    slot_effect_pct: float | None = Field(None, description="cost of running second")
+    slot_effect_pct: float | None = Field(default=None, description="cost of running second")
     notes: list[str] = Field(default_factory=list)
     command: str = Field("", description="measures the candidate's cell alone")
 

@@ -1,0 +1,199 @@
+"""`cmd=compare` and `cmd=import`: two arms that were measured before → verdict, artifacts, exit code."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from harness.environment import harness_version
+from harness.errors import ExitCode
+from harness.overrides import parse_override
+from harness.records import Record, RecordError, RunInfo
+from harness.run_folder import RunFolder, now_text
+from harness.tier import SINGLE_RUN, Tier, read_tier, validate_tier
+from harness.verdict_table import print_verdict
+from paths.api import UserError
+from reports.compare.metric_table import METRICS
+from reports.gate.plan_file import ArmSource, ComparisonFile, write_plan
+from reports.gate.run_gate import judge_folder, write_judgement
+from reports.interchange.csv_file import read_csv
+from reports.interchange.imported import Arm, Imported
+from reports.interchange.json_files import read_json
+from reports.interchange.records import metrics_in, records_of
+
+DEFAULT_TIER = "pr"
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # a file that GitHub Actions names
+KEYS = {
+    "compare": ("cmd", "run", "baseline_run", "candidate_run", "tier", "out_dir"),
+    "import": ("cmd", "file", "baseline_file", "tier", "out_dir"),
+}
+
+
+def run_offline(verb: str, composed: Mapping[str, Any], words: Sequence[str], command: str) -> ExitCode:
+    """The exit code of the verdict. Raises UserError."""
+    _check_keys(verb, words)
+    tier = validate_tier(composed["tier"], list(METRICS)) if composed.get("tier") else None
+    try:
+        return _compare(composed, tier) if verb == "compare" else _import(composed, tier, command)
+    except RecordError as error:
+        raise UserError(f"cmd={verb}: {error}") from error
+
+
+def _check_keys(verb: str, words: Sequence[str]) -> None:
+    """A key that would be ignored is a mistake."""
+    for word in words:
+        key = parse_override(word).key_or_group
+        if key.split(".")[0] not in KEYS[verb]:
+            raise UserError(f"{word}: not a key of cmd={verb}; these are {', '.join(KEYS[verb])}")
+
+
+def _compare(composed: Mapping[str, Any], tier: Tier | None) -> ExitCode:
+    if composed["run"] is not None:
+        if composed["baseline_run"] is not None or composed["candidate_run"] is not None:
+            raise UserError("run=DIR judges a comparison again; leave baseline_run and candidate_run out")
+        return _judge(_folder("run", composed["run"]), tier)
+    runs = {arm: composed[f"{arm}_run"] for arm in ("baseline", "candidate")}
+    if None in runs.values():
+        raise UserError("cmd=compare needs baseline_run=DIR and candidate_run=DIR, or run=DIR")
+    sources = {arm: ArmSource(run_dir=str(_folder(f"{arm}_run", name))) for arm, name in runs.items()}
+    folder = _create(composed)
+    plan = ComparisonFile(
+        baseline=sources["baseline"],
+        candidate=sources["candidate"],
+        interleaved=False,
+        tier=tier or _default_tier(),
+        judged_on=date.today(),
+    )
+    return _judge_new(folder, plan)
+
+
+def _default_tier() -> Tier:
+    from harness.composition import packaged_conf
+
+    return read_tier(DEFAULT_TIER, [packaged_conf()], list(METRICS))
+
+
+def _folder(key: str, name: Any) -> Path:
+    path = Path(str(name)).expanduser().resolve()
+    if not path.is_dir():
+        raise UserError(f"{key}={name}: no such folder; give one of results/")
+    return path
+
+
+def _create(composed: Mapping[str, Any]) -> RunFolder:
+    folder = RunFolder.create(str(composed["out_dir"]))
+    folder.remove_cache()  # of compilers: none will run
+    return folder
+
+
+def _judge_new(folder: RunFolder, plan: ComparisonFile) -> ExitCode:
+    """A folder whose comparison cannot even be read is not kept."""
+    try:
+        write_plan(folder.path, plan)
+        return _judge(folder.path, None)
+    except RecordError:
+        folder.discard()
+        raise
+
+
+def _judge(folder: Path, tier: Tier | None) -> ExitCode:
+    """Artifacts first, then the exit code."""
+    judgement = judge_folder(folder, tier=tier)
+    summary = write_judgement(folder, judgement)
+    step_summary = os.environ.get(STEP_SUMMARY)
+    if step_summary:
+        with Path(step_summary).open("a", encoding="utf-8") as file:
+            file.write(summary + "\n")
+    print_verdict(judgement, folder)
+    return judgement.outcome.exit_code
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    path: Path
+    imported: Imported
+    digest: str
+
+
+def _import(composed: Mapping[str, Any], tier: Tier | None, command: str) -> ExitCode:
+    if composed["file"] is None:
+        raise UserError("cmd=import needs file=F: JSON of vllm bench serve, AIPerf or GuideLLM, or CSV")
+    candidate = _read("file", composed["file"])
+    baseline = _read("baseline_file", composed["baseline_file"]) if composed["baseline_file"] else None
+    for one in (candidate, baseline):
+        if baseline is not None and one is not None and one.imported.two_arms:
+            raise UserError(f"{one.path.name} has two arms of its own; leave baseline_file out")
+    folder = _create(composed)
+    records = _records(folder.run_id, candidate, baseline, command)
+    files = [one for one in (baseline, candidate) if one is not None]
+    folder.write_info(_run_info(folder.run_id, command, files))
+    for record in records:
+        folder.append(record)
+    if baseline is None and not candidate.imported.two_arms:
+        print_verdict(None, folder.path, cells=len({record.cell_id for record in records}))
+        return ExitCode.OK
+    chosen = (tier or SINGLE_RUN).model_copy(update={"gated": metrics_in(records)})
+    arms = {
+        arm: ArmSource(
+            run_dir=".",
+            arm_ids=sorted({r.arm_id for r in records if r.requested["path"] == arm}),
+            name=f"{arm} of {one.path.name}",
+        )
+        for arm, one in (("baseline", baseline or candidate), ("candidate", candidate))
+    }
+    plan = ComparisonFile(
+        baseline=arms["baseline"],
+        candidate=arms["candidate"],
+        interleaved=False,
+        tier=chosen,
+        judged_on=date.today(),
+    )
+    return _judge_new(folder, plan)
+
+
+def _read(key: str, name: Any) -> _File:
+    path = Path(str(name)).expanduser().resolve()
+    if not path.is_file():
+        raise UserError(f"{key}={name}: no such file")
+    if path.suffix.lower() not in (".csv", ".json", ".jsonl"):
+        raise UserError(f"{key}={name}: the name must end in .csv, .json or .jsonl")
+    imported = read_csv(path) if path.suffix.lower() == ".csv" else read_json(path)
+    return _File(path=path, imported=imported, digest=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _records(run_id: str, candidate: _File, baseline: _File | None, command: str) -> list[Record]:
+    """Of both arms. A file that names its arms has both; else it is the candidate, or the baseline's."""
+    arms: list[tuple[Arm, _File]] = [("candidate", candidate)]
+    if candidate.imported.two_arms:
+        arms.insert(0, ("baseline", candidate))
+    elif baseline is not None:
+        arms.insert(0, ("baseline", baseline))
+    started = now_text()
+    return [
+        record
+        for arm, one in arms
+        for record in records_of(
+            one.imported, run_id=run_id, arm=arm, file_name=one.path.name, command=command, started_at=started
+        )
+    ]
+
+
+def _run_info(run_id: str, command: str, files: Sequence[_File]) -> RunInfo:
+    now = now_text()
+    return RunInfo(
+        run_id=run_id,
+        command=command,
+        started_at=now,
+        finished_at=now,
+        harness_version=harness_version(),
+        environment={
+            "imported": {one.path.name: one.digest for one in files},
+            "tool": files[-1].imported.tool,
+        },
+        plan=[],
+    )

@@ -1,0 +1,1 @@
+"""Numbers of other tools in, our numbers out in their formats."""

@@ -1,0 +1,71 @@
+"""What a file of another tool holds: cells with numbers, of one arm or of two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from reports.compare.cells import NOT_A_NUMBER
+
+Arm = Literal["baseline", "candidate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedRow:
+    """One launch of one cell. `arm` None: the file says nothing about arms."""
+
+    identity: Mapping[str, Any]
+    values: Mapping[str, float]  # metric of our table → finite number
+    absent: Mapping[str, str] = field(default_factory=dict)
+    arm: Arm | None = None
+    requests: int = 0  # behind the numbers, 0 where the file does not say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A whole file. `tool` is part of what its numbers mean: other tools measure other things."""
+
+    tool: str
+    rows: Sequence[ImportedRow]
+
+    @property
+    def two_arms(self) -> bool:
+        return any(row.arm is not None for row in self.rows)
+
+
+def sorted_out(numbers: Mapping[str, float | None]) -> tuple[dict[str, float], dict[str, str]]:
+    """Finite values, and why the others have none."""
+    values = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
+    absent = {
+        name: "empty in the file" if value is None else NOT_A_NUMBER
+        for name, value in numbers.items()
+        if name not in values
+    }
+    return values, absent
+
+
+def cell_label(identity: Mapping[str, Any]) -> str:
+    """`model key=value … c16`, the same whatever the order of the columns."""
+    rest = {key: value for key, value in identity.items() if key not in ("model", "concurrency")}
+    words = [str(identity["model"])] if identity.get("model") is not None else []
+    words += [f"{key}={rest[key]}" for key in sorted(rest) if rest[key] is not None]
+    if identity.get("concurrency") is not None:
+        words.append(f"c{identity['concurrency']}")
+    return " ".join(words) or "cell"
+
+
+def scalar(text: str) -> Any:
+    """An integer, a number or the text itself; None for an empty one."""
+    text = text.strip()
+    if not text:
+        return None
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            return int(value) if value == int(value) else value
+    return text
