@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.accuracy.words import SPARSE_ENOUGH, score_notes
 from harness.records import Record
-
-SPARSE_ENOUGH = 0.5  # share of decode tokens below which a run says little about sparse selection
 
 
 def open_loop(record: Record) -> bool:
@@ -22,7 +21,8 @@ def latency_metrics(records: Sequence[Record], stems: Sequence[str]) -> list[str
 
 def notes(record: Record) -> list[str]:
     """What a reader of the numbers must know, in sentences; not a fault of the measurement."""
-    return [*_choice(record), *_forced(record), *_sparsity(record), *_graphs(record)]
+    own = [*_choice(record), *_forced(record), *_sparsity(record), *_graphs(record)]
+    return own + score_notes(record.accuracy, selects=_has_indexer(record))
 
 
 def _choice(record: Record) -> list[str]:
@@ -50,13 +50,16 @@ def _forced(record: Record) -> list[str]:
 
 def _sparsity(record: Record) -> list[str]:
     share = record.metrics.get("dsa_active_token_frac")
-    has_indexer = (record.effective or {}).get("index_dtype") not in (None, "none")
-    if not has_indexer or share is None or share.value is None or share.value >= SPARSE_ENOUGH:
+    if not _has_indexer(record) or share is None or share.value is None or share.value >= SPARSE_ENOUGH:
         return []
     return [
         f"sparsity not exercised: {share.value:.0%} of the decode tokens had a context longer than"
         " index_topk; raise isl or osl to measure sparse attention"
     ]
+
+
+def _has_indexer(record: Record) -> bool:
+    return (record.effective or {}).get("index_dtype") not in (None, "none")
 
 
 def _graphs(record: Record) -> list[str]:

@@ -11,6 +11,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from harness.accuracy.score_table import print_scores
 from harness.cell import load_words, mtp_words
 from harness.console import clipped, out
 from harness.headlines import latency_metrics, notes
@@ -52,6 +53,7 @@ def print_result(records: Sequence[Record], report: Path) -> None:
     for record in records:
         table.add_row(*_row(record, varied, latencies, drafts=drafts))
     out.print(table)
+    print_scores(records)
     for record in records:
         if record.state is CellState.PATH_MISMATCH:
             continue  # stands above the table

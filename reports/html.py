@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from harness.headlines import notes
 from harness.records import METRIC_DEF_VERSION, Record, write_text_atomically
 from reports import tables
+from reports.accuracy_section import accuracy_section
 from reports.attribution_section import attribution_section
 from reports.equivalence_section import equivalence_section
 from reports.load import RunData, flatten, load_run
@@ -109,6 +110,7 @@ def page_context(data: RunData) -> dict[str, Any]:
         "open_launches": len(launches) <= OPEN_LAUNCHES,
         "startup_keys": list(dict.fromkeys(key for launch in launches for key in launch.startup)),
         "check_names": list(dict.fromkeys(name for record in records for name in record.checks)),
+        "accuracy": accuracy_section(data),
         "attribution": attribution_section(data),
         "speculation": speculation_section(data),
         "equivalence": equivalence_section(data),

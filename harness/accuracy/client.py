@@ -21,6 +21,10 @@ class Answer:
     text: str | None = None  # cut before a stop string, by engines that say so
     error: str | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    verifications: int | None = None  # steps that verified at least one draft; None: the engine tells of none
+    drafted: int = 0  # drafts verified
+    accepted: int = 0
+    first_accepted: int = 0  # verifications that accepted their first draft
 
 
 def ask(
@@ -56,11 +60,12 @@ def _absorb(
 ) -> list[int]:
     """Enter one step; returns the ids of requests that ended."""
     ended = []
-    for event in events:
+    for row, event in enumerate(events):
         if event.request_id not in running:
             raise EngineDied("crash", f"the engine answered request {event.request_id}, which is not running")
         answer = answers[index[event.request_id]]
-        answer.token_ids.extend(int(token) for token in event.token_ids)
+        answer.token_ids.extend(event.token_ids.tolist())
+        _enter_drafts(answer, events, row)
         detail = event.detail
         if detail is not None:
             answer.text = detail.text if detail.text is not None else answer.text
@@ -73,3 +78,13 @@ def _absorb(
                 answer.error = answer.error or f"ended with reason {event.finish_reason.word}"
             ended.append(event.request_id)
     return ended
+
+
+def _enter_drafts(answer: Answer, events: StepEvents, row: int) -> None:
+    if events.drafted is None or events.accepted is None:
+        return
+    drafted, accepted = int(events.drafted[row]), int(events.accepted[row])
+    answer.verifications = (answer.verifications or 0) + (drafted > 0)
+    answer.drafted += drafted
+    answer.accepted += accepted
+    answer.first_accepted += accepted > 0

@@ -52,6 +52,10 @@ def question_row(
         "several_markers": reading.markers > 1,
         "run_on": reading.run_on or RUN_ON in encoder.decode(answer.token_ids),
         "generated_tokens": len(answer.token_ids),
+        "verifications": answer.verifications,
+        "drafted": None if answer.verifications is None else answer.drafted,
+        "accepted": None if answer.verifications is None else answer.accepted,
+        "first_accepted": None if answer.verifications is None else answer.first_accepted,
         "finish_reason": answer.finish.word,
         "error": answer.error,
     }

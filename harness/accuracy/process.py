@@ -219,6 +219,7 @@ class Relay:
 def scoring_environment(parent: Mapping[str, str], *, offline: bool, launch_mark: str) -> dict[str, str]:
     """The whole environment of the scoring process; with all questions here the hub does not exist for it."""
     own = {LAUNCH_MARK: launch_mark, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    own |= {"TQDM_DISABLE": "1"}  # the harness shows the progress
     if offline:
         return child_environment(parent) | own | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     hub = {name: parent[name] for name in _HUB if name in parent}

@@ -49,6 +49,10 @@ SCHEMA = pa.schema(
         "several_markers": _FLAG,
         "run_on": _FLAG,  # it went on with a question of its own
         "generated_tokens": _INT,
+        "verifications": _INT,  # of drafts; null where the engine tells of none
+        "drafted": _INT,
+        "accepted": _INT,
+        "first_accepted": _INT,  # verifications that accepted their first draft
         "finish_reason": _TEXT,
         "error": _TEXT,
     }

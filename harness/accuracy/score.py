@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from harness.accuracy.numeric import NUMERIC_VERSION
 from harness.accuracy.spec import Prepared, Stage
-from harness.intervals import LEVEL, wilson
+from harness.intervals import LEVEL, Sums, ratio_interval, share_interval, wilson
 from paths.api import Counters
 
 VALID_SHARE = 0.90  # of the requests must have been answered, or there is no verdict about the answers
@@ -42,6 +43,22 @@ class Proportion(_Model):
         return cls(value=correct / n, correct=correct, n=n, low=low, high=high)
 
 
+class Estimate(_Model):
+    """A figure over verifications of drafts; its interval of 95 % knows that answers are clusters."""
+
+    value: float
+    n: int  # verifications, or drafts
+    ci95: tuple[float, float] | None = None  # None: too few answers
+
+
+class DraftScore(_Model):
+    """Acceptance of drafts while real answers were generated, as in `harness.acceptance`."""
+
+    al: Estimate  # 1 + accepted / verifications
+    c_0: Estimate  # verifications that accepted their first draft
+    draft_rate: Estimate  # accepted / drafted
+
+
 class AccuracyScore(_Model):
     """One task asked once on one launch. `acc_numeric` is the one that counts.
 
@@ -71,6 +88,7 @@ class AccuracyScore(_Model):
     gen_tokens_mean: float | None = None
     seconds: float | None = None
     dsa_active_token_frac: float | None = None  # of decode tokens, context longer than index_topk
+    drafts: DraftScore | None = None  # None: nothing was drafted
     counters: dict[str, Any] | None = None  # of the engine, difference over this scoring
     prompts_hash: str | None = None  # of all prompts as ids; scores with other prompts cannot be compared
     numeric_version: str = NUMERIC_VERSION
@@ -129,6 +147,7 @@ def summarize_answers(
         gen_tokens_mean=sum(row["generated_tokens"] for row in valid) / len(valid) if valid else None,
         seconds=seconds,
         dsa_active_token_frac=sparse_share(counted),
+        drafts=draft_score(valid),
         counters=counted,
         prompts_hash=prepared.prompts_hash if prepared else None,
         task_version=prepared.version if prepared else None,
@@ -170,3 +189,23 @@ def sparse_share(counted: Mapping[str, Any] | None) -> float | None:
     if counted is None or not counted["decode_tokens"]:
         return None
     return float(counted["decode_tokens_sparse"] / counted["decode_tokens"])
+
+
+def draft_score(rows: Sequence[Mapping[str, Any]]) -> DraftScore | None:
+    """Acceptance over all answers; None where no draft was verified."""
+    columns = ("verifications", "drafted", "accepted", "first_accepted")
+    told = [row for row in rows if row["verifications"]]
+    if not told:
+        return None
+    steps, drafted, accepted, first = (np.array([row[name] for row in told]) for name in columns)
+    al = 1 + float(accepted.sum() / steps.sum())
+    return DraftScore(
+        al=Estimate(value=al, n=int(steps.sum()), ci95=ratio_interval(al, accepted, steps)),
+        c_0=_share(first, steps),
+        draft_rate=_share(accepted, drafted),
+    )
+
+
+def _share(part: Sums, whole: Sums) -> Estimate:
+    share = float(part.sum() / whole.sum())
+    return Estimate(value=share, n=int(whole.sum()), ci95=share_interval(share, part, whole))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.accuracy.score import TRUNCATED_LIMIT, AccuracyScore, Proportion
+from harness.accuracy.score import TRUNCATED_LIMIT, AccuracyScore, Estimate, Proportion
 from harness.accuracy.spec import PREFIX
 
 SPARSE_ENOUGH = 0.5  # share of decode tokens below which a score says little about sparse selection
@@ -24,6 +24,14 @@ def proportion_words(proportion: Proportion | None) -> str:
     return f"{proportion.value:.3f} [{proportion.low:.3f}, {proportion.high:.3f}]"
 
 
+def estimate_words(estimate: Estimate | None) -> str:
+    """2.41 [2.35, 2.47]."""
+    if estimate is None:
+        return NONE
+    interval = f" [{estimate.ci95[0]:.3f}, {estimate.ci95[1]:.3f}]" if estimate.ci95 else ""
+    return f"{estimate.value:.3f}{interval}"
+
+
 def score_words(score: AccuracyScore) -> str:
     """One score in one line."""
     if score.acc_numeric is None:
@@ -39,6 +47,9 @@ def score_words(score: AccuracyScore) -> str:
         f"truncated {score.truncated}, unparsable {score.unparsable}",
         f"sparse decode {share_words(score.dsa_active_token_frac)}",
     ]
+    if score.drafts is not None:
+        words.append(f"acceptance length {estimate_words(score.drafts.al)}")
+        words.append(f"first draft accepted {estimate_words(score.drafts.c_0)}")
     if not score.complete:
         words.append(f"stopped after {score.answered} of {score.questions}")
     return "; ".join(words)
@@ -48,12 +59,12 @@ def share_words(share: float | None) -> str:
     return NONE if share is None else f"{share:.0%}"
 
 
-def score_notes(scores: Sequence[AccuracyScore]) -> list[str]:
-    """What a reader of these scores must know, in sentences."""
+def score_notes(scores: Sequence[AccuracyScore], *, selects: bool = True) -> list[str]:
+    """What a reader of these scores must know, in sentences. `selects`: the model has an indexer."""
     notes = []
     for score in scores:
         name, sparse = task_words(score), score.dsa_active_token_frac
-        if sparse is not None and sparse < SPARSE_ENOUGH:
+        if selects and sparse is not None and sparse < SPARSE_ENOUGH:
             notes.append(
                 f"{name} did not exercise sparsity: {sparse:.0%} of its decode tokens had a context longer"
                 " than index_topk; raise shots"
