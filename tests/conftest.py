@@ -7,6 +7,7 @@ small operations a hundred times slower.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -45,3 +46,18 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, too
     torch.set_num_threads(1)
     config.addinivalue_line("markers", "no_poison: leaves torch.empty alone (for tests that compile)")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--data-dir", type=Path, help="a folder with gsm8k/test.jsonl, gsm8k/train_first200.jsonl"
+    )
+
+
+@pytest.fixture
+def gsm8k_folder(request):
+    """GSM8K's own files, which are not part of the repository."""
+    folder = request.config.getoption("--data-dir")
+    if folder is None:
+        pytest.skip("needs GSM8K's files: pytest --data-dir FOLDER, with FOLDER/gsm8k/test.jsonl")
+    return folder.resolve() / "gsm8k"
