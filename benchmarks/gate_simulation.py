@@ -44,7 +44,7 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario(name="quiet, 1 % pair sd", pair_sd=0.01),
+    Scenario(name="1 % pair sd", pair_sd=0.01),
     Scenario(name="2 % pair sd", pair_sd=0.02),
     Scenario(name="5 % pair sd", pair_sd=0.05),
     Scenario(name="1 %, autocorrelation 0.6", pair_sd=0.01, autocorrelation=0.6),

@@ -24,7 +24,7 @@ class MetricRule:
     margin: float
     absolute: float = 0.0
     scale: Literal["ratio", "difference"] = "ratio"
-    gate: Literal["performance", "acceptance"] = "performance"
+    gate: Literal["performance", "acceptance", "accuracy", "equivalence"] = "performance"
 
     @property
     def worse_sign(self) -> int:
@@ -82,6 +82,40 @@ _RULES = (
             name=name, unit="fraction", better="up", margin=0.02, scale="difference", gate="acceptance"
         )
         for name in ("draft_rate", *(f"{kind}_{draft}" for kind in "cu" for draft in range(MOST_DRAFTS)))
+    ),
+    # of answers: compared question by question, prompt by prompt (`accuracy`, `equivalence`)
+    MetricRule(
+        name="accuracy", unit="fraction", better="up", margin=0.015, scale="difference", gate="accuracy"
+    ),
+    *(
+        MetricRule(
+            name=name, unit="fraction", better="down", margin=0.01, scale="difference", gate="accuracy"
+        )
+        for name in ("answers_without_number", "answers_truncated")
+    ),
+    MetricRule(
+        name="identical_answers",
+        unit="fraction",
+        better="up",
+        margin=0.05,
+        scale="difference",
+        gate="equivalence",
+    ),
+    MetricRule(
+        name="clear_agreement",
+        unit="fraction",
+        better="up",
+        margin=0.01,
+        scale="difference",
+        gate="equivalence",
+    ),
+    MetricRule(
+        name="mean_kl",
+        unit="nat",
+        better="down",
+        margin=2.0,  # up to three times that of the baseline against itself
+        absolute=0.01,  # rounding of bf16 in another order
+        gate="equivalence",
     ),
 )  # fmt: skip
 

@@ -46,6 +46,8 @@ class LoadedArms:
     candidate: ArmSummary
     unexpected_diffs: Sequence[str]
     warnings: Sequence[str]
+    records: tuple[Sequence[Record], Sequence[Record]] = ((), ())  # baseline, candidate
+    folders: tuple[Path, ...] = ()
 
 
 def load_arms(plan: ComparisonFile, folder: Path) -> LoadedArms:
@@ -69,6 +71,8 @@ def load_arms(plan: ComparisonFile, folder: Path) -> LoadedArms:
         candidate=candidate.summary,
         unexpected_diffs=[] if same_run else told_differences(baseline.environment, candidate.environment),
         warnings=[*dict.fromkeys((*baseline.warnings, *candidate.warnings))],
+        records=(baseline.records, candidate.records),
+        folders=tuple((folder / source.run_dir).resolve() for source in (plan.baseline, plan.candidate)),
     )
 
 

@@ -12,6 +12,7 @@ from harness.records import write_text_atomically
 from harness.tier import Tier
 from reports.compare.compare import compare
 from reports.compare.finding import Comparison, Finding
+from reports.gate.answers import judge_answers
 from reports.gate.arms import load_arms
 from reports.gate.junit import write_junit
 from reports.gate.outcome import Outcome, judge
@@ -55,6 +56,8 @@ def judge_folder(
     )
     comparison = compare(loaded.arms, tier=plan.tier, floor=floor)
     comparison = dataclasses.replace(comparison, notes=(*comparison.notes, *loaded.warnings))
+    if loaded.arms.refusal is None:
+        others = [*others, *judge_answers(*loaded.records, loaded.folders, tier=plan.tier)]
     outcome = judge(comparison, others=others, run_codes=run_codes)
     verdict = build_verdict(
         comparison,

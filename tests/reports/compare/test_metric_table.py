@@ -37,7 +37,8 @@ def test_a_metric_without_a_direction_is_never_compared():
 
 def test_times_are_better_lower_and_rates_higher():
     for name, rule in METRICS.items():
-        assert rule.better == ("down" if rule.unit in ("ms", "s", "s/tok", "bytes") else "up"), name
+        down = rule.unit in ("ms", "s", "s/tok", "bytes", "nat") or name.startswith("answers_")
+        assert rule.better == ("down" if down else "up"), name
         assert rule.margin > 0 and rule.absolute >= 0
 
 
