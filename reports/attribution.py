@@ -11,17 +11,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from harness.experiment import Experiment
 from harness.records import CellState, Record, flagged
+from reports.compare.power import t_quantile
 from reports.load import NOT_SET, as_word, flatten
 from reports.tables import plain
 
 # metric, its title, and the sign that makes "above 0" mean faster
 METRICS = (("out_tps", "output throughput", 1), ("tpot_pooled_ms", "TPOT", -1))
 TOTAL = "total"
+INTERVAL_ALPHA = 0.05  # beyond each end of an interval
 _LOADS = ("concurrency", "request_rate")
 
 
@@ -49,6 +51,19 @@ class Contribution:
         """Lowest and highest round."""
         values = self.by_round.values()
         return (min(values), max(values)) if values else None
+
+    @property
+    def mean(self) -> float | None:
+        """Over the rounds; unlike medians, means of switches add up to that of the total."""
+        return fmean(self.by_round.values()) if self.by_round else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Student's t interval of the mean, 90 %; None for fewer than two rounds."""
+        if self.mean is None or self.n < 2:
+            return None
+        half = t_quantile(INTERVAL_ALPHA, self.n - 1) * stdev(self.by_round.values()) / math.sqrt(self.n)
+        return self.mean - half, self.mean + half
 
     @property
     def clear(self) -> bool:

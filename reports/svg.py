@@ -129,7 +129,7 @@ def draw(
                     size=8,
                 )
         if not label_points:
-            _load_axis(axes, sorted({p.x for one in series for p in one.points}))
+            load_axis(axes, sorted({p.x for one in series for p in one.points}))
         axes.set_ylim(bottom=0)
         dress(axes, x_label=x_label, y_label=y_label)
         svg = to_inline_svg(figure, prefix=prefix, label=title)
@@ -149,7 +149,7 @@ def letter(index: int) -> str:
     return text
 
 
-def _load_axis(axes: Axes, loads: Sequence[float]) -> None:
+def load_axis(axes: Axes, loads: Sequence[float]) -> None:
     axes.set_xscale("log", base=2)
     step = -(-len(loads) // 9)  # at most nine labels fit
     axes.set_xticks(loads[::step], [f"{load:g}" for load in loads[::step]])
