@@ -25,6 +25,7 @@ def make_engine(
     compiled: bool = False,
     defer_output: bool = False,
     index_topk: int = 8,
+    num_nextn_predict_layers: int = 1,
     **capacities: Any,
 ) -> EngineCore:
     """Float32, dummy weights, little room: 8 slots, 64 tokens a step."""
@@ -34,7 +35,11 @@ def make_engine(
             path="built_in",
             impl="paths.built_in:BuiltInPath",
             model=ModelSource(
-                name="small", hf_config=hf(**sizes | {"index_topk": index_topk}), checkpoint="dummy"
+                name="small",
+                hf_config=hf(
+                    **sizes | {"index_topk": index_topk, "num_nextn_predict_layers": num_nextn_predict_layers}
+                ),
+                checkpoint="dummy",
             ),
             options={
                 "model": model,
