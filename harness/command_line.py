@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import yaml
 
 from harness.arguments import USAGE, Arguments, parse_arguments
+from harness.arms import read_arms
 from harness.cell import Cell
 from harness.composition import Composer, packaged_conf
 from harness.environment import code_revision, harness_version
@@ -64,6 +65,11 @@ def _dispatch(arguments: Arguments, command: str) -> ExitCode:
         from harness.comparing import run_offline
 
         return run_offline(str(verb), composed, choices[0], command)
+    request = read_arms(composed)
+    if request is not None:
+        from harness.comparison import measure_arms
+
+        return measure_arms(request, composed, composer=composer, arguments=arguments, command=command)
     experiment = read_experiment(composed, composer.groups["path"])
     if experiment is not None:
         choices = arms(experiment, arguments.overrides, composer.groups)

@@ -44,8 +44,9 @@ class _Base:
 class Composer:
     """Composes cells; one per command."""
 
-    def __init__(self, config_dirs: Sequence[Path] = ()) -> None:
-        self.folders = (packaged_conf(), *config_dirs)
+    def __init__(self, config_dirs: Sequence[Path] = (), *, packaged: Path | None = None) -> None:
+        """`packaged`: another folder in place of our conf, for a baseline of another revision."""
+        self.folders = (packaged or packaged_conf(), *config_dirs)
         self._plugins = registered_paths()
         self._bases: dict[tuple[str, ...], _Base] = {}
         self._parsed: dict[str, Override] = {}

@@ -110,13 +110,16 @@ class Gsm8kSection(_Section):
 
 class DebugSection(_Section):
     checks: bool = Field(description="true or false")
+    step_delay_pct: float = Field(
+        0.0, ge=0, le=1000, allow_inf_nan=False, description="a number from 0 to 1000"
+    )
 
 
 class CellConfig(_Section):
     """One cell as requested. None means the platform's default, see `harness.cell`."""
 
-    cmd: Literal["run", "list", "doctor", "compare", "import"] = Field(
-        description="run, list, doctor, compare, import"
+    cmd: Literal["run", "list", "doctor", "aa", "compare", "import"] = Field(
+        description="run, list, doctor, aa, compare, import"
     )
     path: PathSection
     model: ModelSection
@@ -189,6 +192,13 @@ class CellConfig(_Section):
     candidate_run: None = Field(None, description="null; a run folder goes with cmd=compare")
     file: None = Field(None, description="null; a file goes with cmd=import")
     baseline_file: None = Field(None, description="null; a file goes with cmd=import")
+    # of a comparison, see harness.arms; its cells do not know of it
+    baseline: None = Field(None, description="null in a cell")
+    baseline_set: dict[str, Any] = Field(default_factory=dict, max_length=0, description="empty in a cell")
+    baseline_rev: None = Field(None, description="null in a cell")
+    baseline_python: None = Field(None, description="null in a cell")
+    pairs: None = Field(None, description="null in a cell")
+    resume: None = Field(None, description="null in a cell")
 
 
 def validate_cell(data: Mapping[str, Any], known_paths: list[str]) -> CellConfig:

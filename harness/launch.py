@@ -19,6 +19,7 @@ from harness.client.endpoint import EngineDied
 from harness.client.frames import FrameSocket, SendTimeout, UnreadableFrame
 from harness.client.messages import MalformedMessage, checked
 from harness.client.pipe import PipeEndpoint
+from harness.engine_code import EngineCode, own_code
 from harness.environment import engine_environment
 from harness.process_group import end_group
 from harness.signals import deferred
@@ -30,9 +31,9 @@ _LOOK_S = 0.1
 _TAIL_BYTES = 4096
 
 
-def worker_command(fd: int | str) -> list[str]:
+def worker_command(fd: int | str, *, python: str = sys.executable) -> list[str]:
     """What starts an engine; `fd` is the inherited end of a socket pair. -P: never import from the cwd."""
-    return [sys.executable, "-P", "-m", "paths.worker", "--fd", str(fd)]
+    return [python, "-P", "-m", "paths.worker", "--fd", str(fd)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +84,10 @@ class EngineProcess:
         parent_environment: Mapping[str, str],
         sys_path: Sequence[str] = (),
         timeout_s: float,
+        code: EngineCode | None = None,
     ) -> None:
         self.log = folder / LOG_NAME
+        self._code = code or own_code()
         self._config = config
         self._folder = folder
         self._cache_dir = cache_dir
@@ -95,6 +98,8 @@ class EngineProcess:
         self._environment = engine_environment(
             parent_environment, threads=config.threads, cache_dir=cache_dir, launch_mark=self._nonce
         )
+        if code is not None:  # it finds its code by itself
+            self._environment.pop("PYTHONPATH", None)
         self._process: subprocess.Popen[bytes] | None = None
         self._frames: FrameSocket | None = None
         self._endpoint: PipeEndpoint | None = None
@@ -178,7 +183,7 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         with self.log.open("ab") as log, theirs:
             self._process = subprocess.Popen(
-                worker_command(theirs.fileno()),
+                worker_command(theirs.fileno(), python=self._code.python),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -215,6 +220,10 @@ class EngineProcess:
                 effective.compile_mode, before=self._cached_before, after=compiled_files(self._cache_dir)
             ),
         )
+
+    def code_mismatch(self, effective: Effective) -> list[str]:
+        """In words, when the engine's code is not the code of its arm; else nothing."""
+        return self._code.mismatch(effective.code_root)
 
     def _explain_end(self) -> EngineDied:
         """Why the process went away, from its exit status and its log."""

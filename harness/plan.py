@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from harness.cell import Cell
 
@@ -21,7 +21,8 @@ class Launch:
     pair: int
     slot: int
     order: int
-    round: int | None = None  # of an experiment, from 1
+    round: int | None = None  # of an experiment, or the pair of a comparison, from 1
+    arm: Literal["baseline", "candidate"] | None = None  # of a comparison
     cells: tuple[Cell, ...]
 
     @property
@@ -37,6 +38,7 @@ class Launch:
             "slot": self.slot,
             "order": self.order,
             "round": self.round,
+            "arm": self.arm,
             "engine_id": self.engine_id,
             "arm_id": first.arm_id,
             "path": first.engine.path,

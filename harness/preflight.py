@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,9 +161,19 @@ class Preflight:
     arms: dict[str, Arm] = field(default_factory=dict)  # whose answers are compared; none unless asked for
 
 
-def check_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> Preflight:
-    """Raises UserError when the configuration is such that a cell could never be measured."""
-    rounds = max(launch.round or 1 for launch in launches)
+def check_launches(
+    launches: Sequence[Launch],
+    sys_path: Sequence[str],
+    *,
+    rounds: int | None = None,
+    foreign: Collection[str] = (),
+) -> Preflight:
+    """Raises UserError when the configuration is such that a cell could never be measured.
+
+    `rounds`: how many there may be; None: those of `launches`. `foreign`: ids of launches that run other code
+    than ours, whose path cannot be asked here.
+    """
+    rounds = rounds or max(launch.round or 1 for launch in launches)
     workloads = {
         launch.launch_id: Workloads(cells=launch.cells, round=launch.round, rounds=rounds)
         for launch in launches
@@ -172,7 +182,7 @@ def check_launches(launches: Sequence[Launch], sys_path: Sequence[str]) -> Prefl
         workload.check()
     return Preflight(
         workloads=workloads,
-        unsupported=_unsupported(launches, sys_path),
+        unsupported=_unsupported([one for one in launches if one.launch_id not in foreign], sys_path),
         arms=find_arms(launches, launches[0].cells[0].config.equivalence_prompts),
     )
 

@@ -31,6 +31,10 @@ class Progress:
         )
         self._task = self._live.add_task("starting", total=None)
 
+    def expect(self, cells: int) -> None:
+        """So many more than were planned at first."""
+        self._cells += cells
+
     def __enter__(self) -> Progress:
         if err.is_terminal:
             self._live.start()

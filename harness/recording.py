@@ -85,6 +85,7 @@ class Recorder:
             slot=launch.slot,
             order=launch.order,
             round=launch.round,
+            arm=launch.arm,
             label=cell.label,
             state=outcome.state,
             reason=one_line(outcome.reason) if outcome.reason else None,

@@ -20,11 +20,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.accuracy.score import AccuracyScore
+from harness.comparison_info import ComparisonInfo
 from harness.equivalence.score import Equivalence
 from harness.experiment import Experiment
 from harness.percentiles import METHOD
 
-SCHEMA_VERSION = "1.3.0"
+SCHEMA_VERSION = "1.4.0"
 METRIC_DEF_VERSION = "1"
 WORKLOAD_VERSION = "2"
 
@@ -101,7 +102,8 @@ class Record(_Model):
     pair: int
     slot: int
     order: int  # position in the run's execution order
-    round: int | None = None  # of an experiment, from 1
+    round: int | None = None  # of an experiment, or the pair of a comparison, from 1
+    arm: Literal["baseline", "candidate"] | None = None  # of a comparison
     label: str  # short human name of the cell
     state: CellState
     reason: str | None = None
@@ -149,6 +151,7 @@ class RunInfo(_Model):
     environment: dict[str, Any]
     percentile_method: str = METHOD  # of every percentile in the records
     experiment: Experiment | None = None  # what the launches of the plan are rounds of
+    comparison: ComparisonInfo | None = None  # what the launches of the plan are the arms of
     plan: list[dict[str, Any]]  # one entry per launch: engine_id, arm, cells in order
 
 

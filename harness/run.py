@@ -19,11 +19,13 @@ from harness.client.endpoint import EngineDied
 from harness.client.load import LoadCancelled, LoadInterrupted, run_load
 from harness.console import err
 from harness.effective import effective_of_cell, without_counts
+from harness.engine_code import EngineCode
 from harness.environment import blocked_variables, fingerprint, harness_version
 from harness.equivalence.referee import Referee
 from harness.errors import ExitCode, most_severe, one_line
 from harness.expectation import mismatches
 from harness.experiment import Experiment
+from harness.gated_run import Closing, GatedRun
 from harness.launch import EngineProcess, ProcessesSurvived, Ready
 from harness.measurement import Measurement
 from harness.plan import Launch
@@ -37,10 +39,11 @@ from harness.recording import (
     judge_measurement,
     judge_partial,
 )
-from harness.records import CellState, Record, RunInfo
+from harness.records import CellState, Record, RecordError, RunInfo
 from harness.request_times import MeasurementError
 from harness.requests_table import FILE_NAME, RequestsWriter
 from harness.result_table import print_result
+from harness.resuming import Resumed
 from harness.run_folder import ResultsUnwritable, RunFolder, now_text
 from harness.signals import allowed, deferred, interruptible, shielded
 from paths.api import UserError
@@ -54,22 +57,30 @@ def run_plan(
     command: str,
     experiment: Experiment | None = None,
     prompts: Mapping[AccuracySpec, Sequence[Prepared]] | None = None,
+    gate: GatedRun | None = None,
+    resumed: Resumed | None = None,
 ) -> ExitCode:
     """Run everything and return the exit code. `prompts`: what is known of those that accuracy will ask.
 
+    `gate`: the comparison that the launches are the first part of. `resumed`: the run that is continued.
     Raises UserError, with nothing left behind, when the results folder cannot be written.
     """
     with interruptible():
         out_dir = launches[0].cells[0].config.out_dir
-        folder = RunFolder.create(out_dir)
-        run = _Run(launches, folder, preflight, config_dirs, command, experiment, prompts or {})
+        folder = resumed.folder if resumed is not None else RunFolder.create(out_dir)
+        run = _Run(
+            launches, folder, preflight, config_dirs, command, experiment, prompts or {}, gate, resumed
+        )
         try:
             run.prepare()
         except OSError as error:
-            folder.discard()
+            run.give_up()
             raise UserError(
                 f"out_dir={out_dir}: cannot be written ({error.strerror}); choose a folder with room"
             ) from error
+        except BaseException:  # a refusal, or Ctrl-C while a baseline is checked out
+            run.give_up()
+            raise
         return run.execute()
 
 
@@ -104,8 +115,13 @@ class _Run:
         command: str,
         experiment: Experiment | None,
         prompts: Mapping[AccuracySpec, Sequence[Prepared]],
+        gate: GatedRun | None,
+        resumed: Resumed | None,
     ) -> None:
-        self._launches = launches
+        self._launches = list(launches)
+        self._gate = gate
+        self._resumed = resumed
+        self._baseline_code: EngineCode | None = None
         self._folder = folder
         self._workloads = preflight.workloads
         self._unsupported = preflight.unsupported
@@ -122,8 +138,10 @@ class _Run:
             source=lambda arm: self._workloads[arm.launch.launch_id].common_source(arm.cell),
         )
         self._progress = Progress(sum(len(launch.cells) for launch in launches))
-        self._records: list[Record] = []
-        self._codes: list[ExitCode] = []
+        self._records: list[Record] = list(resumed.records) if resumed is not None else []
+        self._codes: list[ExitCode] = [
+            EXIT_OF_STATE[record.state] for record in self._records if not self._is_excused(record.state)
+        ]
         self._user_error: str | None = None
         self._next_request_id = 0
         self._current = launches[0].cells[0]  # what is being measured, or comes next
@@ -134,22 +152,38 @@ class _Run:
             harness_version=harness_version(),
             environment=fingerprint(blocked_variables(os.environ)),
             experiment=experiment,
+            comparison=gate.info if gate is not None else None,
             plan=[launch.describe() for launch in launches],
         )
 
     def prepare(self) -> None:
-        """What is known before anything starts. Raises OSError."""
+        """What is known before anything starts. Raises OSError, or UserError for a baseline without code."""
+        if self._resumed is not None:
+            self._resumed.clear()
+        if self._gate is not None:
+            self._baseline_code = self._gate.code.prepare(self._folder.path)
+            self._gate.prepare(self._folder)
         self._folder.write_info(self._info)
         for launch in self._launches:
             for cell in launch.cells:
                 self._folder.write_cell_config(cell)
 
+    def give_up(self) -> None:
+        """Leave nothing behind of a run that did not begin."""
+        if self._gate is not None:
+            self._gate.code.remove(self._folder.path)
+        if self._resumed is None:
+            self._folder.discard()
+
     def execute(self) -> ExitCode:
         with shielded():  # however the launches end, the run gets its last rows and its report
             try:
                 with allowed(), self._progress:
-                    for launch in self._launches:
-                        self._run_launch(launch)
+                    pending = list(self._launches)
+                    while pending:
+                        for launch in pending:
+                            self._run_launch(launch)
+                        pending = self._next_look()
             except KeyboardInterrupt:
                 self._skip_rest("interrupted", ExitCode.INTERRUPTED)
             except ProcessesSurvived as error:
@@ -157,6 +191,28 @@ class _Run:
             except ResultsUnwritable as error:
                 self._lose(error)
             return self._finish()
+
+    def _next_look(self) -> list[Launch]:
+        """Further launches of a comparison that is not decided; they join the plan."""
+        if self._gate is None:
+            return []
+        try:
+            more = self._gate.more(self._folder, self._records)
+        except RecordError as error:
+            self._lose(error)
+            return []
+        if more:
+            self._launches += more
+            self._progress.expect(sum(len(launch.cells) for launch in more))
+            self._info.plan.extend(launch.describe() for launch in more)
+            try:
+                self._folder.write_info(self._info)
+            except OSError as error:
+                raise ResultsUnwritable(error) from error
+        return more
+
+    def _is_excused(self, state: CellState) -> bool:
+        return self._gate is not None and self._gate.excuses(state)
 
     def _run_launch(self, launch: Launch) -> None:
         """All cells of a launch; after a death the rest gets a fresh engine."""
@@ -166,7 +222,7 @@ class _Run:
             for cell in launch.cells:
                 self._save(outcome, launch, launch.launch_id, cell)
             return
-        number = 1
+        number = 1 + self._folder.attempts(launch.launch_id)
         while left := self._without_record(launch):
             launch_id = launch.launch_id if number == 1 else f"{launch.launch_id}.{number}"
             place = self._folder.launch_folder(launch_id, left[0].engine.path)
@@ -201,7 +257,8 @@ class _Run:
         engine = EngineProcess(
             cells[0].engine,
             folder=place,
-            cache_dir=self._folder.cache,
+            cache_dir=self._cache_of(launch, launch_id),
+            code=self._baseline_code if launch.arm == "baseline" else None,
             parent_environment=os.environ,
             sys_path=[str(folder) for folder in self._config_dirs],
             timeout_s=cells[0].timeout_s,
@@ -220,6 +277,7 @@ class _Run:
                 outcome = Outcome(state=STATE_OF_DEATH[error.kind], reason=f"at start-up: {error.reason}")
                 return self._save_all(attempt, cells, outcome)
             wrong = mismatches(cells[0].config.path, cells[0].engine, ready.effective, measured=False)
+            wrong += engine.code_mismatch(ready.effective)
             if wrong:
                 outcome = Outcome(
                     state=CellState.PATH_MISMATCH,
@@ -228,6 +286,16 @@ class _Run:
                 )
                 return self._save_all(attempt, cells, outcome, ready=ready)
             return self._measure_cells(attempt, ready, cells)
+
+    def _cache_of(self, launch: Launch, launch_id: str) -> Path:
+        """Where compilers keep their results: the run's folder, or in a comparison one of the arm's own.
+
+        Where cold start-up is gated every launch has its own, as each pair must show it.
+        """
+        if self._gate is None or launch.arm is None:
+            return self._folder.cache
+        place = self._folder.cache / launch.arm
+        return place / launch_id if self._gate.cold_starts else place
 
     def _measure_cells(self, attempt: _Attempt, ready: Ready, cells: Sequence[Cell]) -> None:
         for cell in cells:
@@ -378,7 +446,8 @@ class _Run:
         with deferred():  # a row that is in the file is known, and is not written again
             self._folder.append(record)
             self._records.append(record)
-            self._codes.append(EXIT_OF_STATE[outcome.state] if code is None else code)
+            if code is not None or not self._is_excused(outcome.state):
+                self._codes.append(EXIT_OF_STATE[outcome.state] if code is None else code)
             self._progress.cell_done(record)
 
     def _skip_rest(self, reason: str, code: ExitCode) -> None:
@@ -400,8 +469,11 @@ class _Run:
     def _finish(self) -> ExitCode:
         """Requests, run.json, report, table."""
         self._folder.remove_cache()
+        if self._gate is not None:
+            self._gate.code.remove(self._folder.path)
         if self._user_error is not None and set(self._codes) == {ExitCode.USAGE}:
-            self._folder.discard()
+            if self._resumed is None:
+                self._folder.discard()
             raise UserError(self._user_error)
         from reports.html import write_report  # plotting: only when there is something to report
 
@@ -409,13 +481,29 @@ class _Run:
             self._requests.finish()
             self._questions.finish()
             self._write_end()
+            closing = self._close_gate()
             report = write_report(self._folder.path)
             print_result(self._records, report)
+            if closing is not None:
+                closing.say()
         except OSError as error:
             self._lose(ResultsUnwritable(error))
             with contextlib.suppress(OSError):  # said in the line above
                 self._write_end()
         return most_severe(self._codes)
+
+    def _close_gate(self) -> Closing | None:
+        """Verdict and artifacts of a comparison. Raises OSError."""
+        if self._gate is None:
+            return None
+        try:
+            closing = self._gate.finish(self._folder, self._records, self._codes)
+        except RecordError as error:
+            self._lose(error)
+            return None
+        self._codes.append(closing.code)
+        self._write_end()
+        return closing
 
     def _write_end(self) -> None:
         code = most_severe(self._codes)

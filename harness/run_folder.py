@@ -53,6 +53,18 @@ class RunFolder:
         folder.cache.mkdir()
         return folder
 
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """The folder of a run that is continued. Raises OSError."""
+        folder = cls(path)
+        folder.cache.mkdir(exist_ok=True)
+        return folder
+
+    def attempts(self, launch_id: str) -> int:
+        """How many engines of a launch have a folder already."""
+        places = (self.path / "cells").glob(f"{launch_id}[-.]*")
+        return sum(1 for place in places if place.is_dir())
+
     def launch_folder(self, launch_id: str, path_name: str) -> Path:
         """Where the log of one launch goes."""
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in path_name)[:60]

@@ -251,6 +251,7 @@ class Effective:
     waits_per_step: float | None = None  # blocking waits seen by it
     fallbacks: tuple[str, ...] = ()  # what ran in place of the first choice; any makes a cell FALLBACK
     notes: tuple[str, ...] = ()  # anything else that a reader of the numbers must know
+    code_root: str | None = None  # the folder that `paths` was imported from; the worker fills it in
 
 
 @dataclass(frozen=True, kw_only=True)

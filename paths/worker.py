@@ -9,6 +9,7 @@ Out: progress, ready, events, reply, and one of user_error or fatal before an ea
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import os
 import sys
@@ -16,15 +17,18 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 from paths import registry
-from paths.api import Engine, EngineConfig, UserError
+from paths.api import Effective, Engine, EngineConfig, UserError
+from paths.engine.delay import delayed
 from paths.lifeline import tie_to_peer
 from paths.progress import listening
 
 EXIT_USER_ERROR = 2
 EXIT_FATAL = 3
+CODE_ROOT = str(Path(__file__).resolve().parent.parent)
 
 
 class _HarnessGone(Exception):
@@ -83,13 +87,13 @@ def _host(connection: _Peer) -> int:
     assert isinstance(config, EngineConfig)
     connection.send(("progress", f"loading {config.path} ({config.model.name}, {config.model.checkpoint})"))
     with listening(lambda text: connection.send(("progress", text))):
-        engine = registry.load(config.impl, sys_path).start(config)
+        engine = delayed(registry.load(config.impl, sys_path).start(config), config)
         connection.send(("progress", "warming up"))
         report = engine.warm_up()
     # start-up objects live as long as the process: keep the collector from walking them between steps
     gc.collect()
     gc.freeze()
-    connection.send(("ready", report, engine.effective(), nonce, os.getpid()))
+    connection.send(("ready", report, _effective(engine), nonce, os.getpid()))
     _serve(connection, engine)
     engine.close()
     return 0
@@ -121,9 +125,17 @@ def _handle(connection: _Peer, engine: Engine, message: tuple[Any, ...]) -> None
     else:
         answers: dict[str, Callable[[], object]] = {
             "counters": engine.counters,
-            "effective": engine.effective,
+            "effective": lambda: _effective(engine),
         }
         connection.send(("reply", message[1], answers[verb]()))
+
+
+def _effective(engine: Engine) -> Effective:
+    """The engine's own words, and where its code lies: the proof of whose code ran."""
+    effective = engine.effective()
+    if not isinstance(effective, Effective):
+        return effective  # the harness says what is wrong with it
+    return dataclasses.replace(effective, code_root=CODE_ROOT)
 
 
 def _send_last(connection: _Peer, message: tuple[Any, ...]) -> None:

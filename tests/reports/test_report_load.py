@@ -37,8 +37,8 @@ def test_record_of_another_run_is_refused(run_folder, record):
     [
         ("{", "not valid JSON"),
         ("[]", "schema version None"),
-        ('{"schema_version": "99.0.0"}', "schema version '99.0.0', known: 1.3.0"),
-        ('{"schema_version": "1.3.0"}', "run_id: Field required"),
+        ('{"schema_version": "99.0.0"}', "schema version '99.0.0', known: 1.4.0"),
+        ('{"schema_version": "1.4.0"}', "run_id: Field required"),
     ],
 )
 def test_unreadable_run_json(run_folder, text, message):
