@@ -39,6 +39,7 @@ class DrafterV2:
         device = step_inputs.device
         self._tokens = torch.arange(step_inputs.max_tokens, device=device)
         self._rows = torch.arange(step_inputs.max_reqs, dtype=torch.int32, device=device)
+        self._steps = torch.arange(1, self._mtp, device=device)[:, None]
 
     @torch.inference_mode()
     def propose(
@@ -63,9 +64,13 @@ class DrafterV2:
         tokens = [self._draft(0, states, slots, position, all_greedy=greedy)]
         if self._drafts.reuses_selection:
             inputs.topk_indices[:count].copy_(inputs.topk_indices[last])
-        limits = self._states.limits[slots]
+        if self._mtp > 1:
+            inputs.req_rows[:count].copy_(self._rows[:count])
+            behind = position + self._steps
+            live = behind < self._states.limits[slots]
+            positions, lengths = behind.where(live, 0), (behind + 1).where(live, 0)
         for step in range(1, self._mtp):
-            self._prepare_later(position + step, limits)
+            self._prepare_later(positions[step - 1], lengths[step - 1])
             inputs.input_ids[:count].copy_(tokens[-1])
             inputs.hidden[:count].copy_(states)
             shape = BatchShape(
@@ -92,24 +97,23 @@ class DrafterV2:
         live = tokens < ends[req]
         # behind the last token that is known there is nothing: rows of rejected drafts are padding
         following = torch.where(live, positions + 1, 0)
-        ids = states.token_ids[rows.slots[req], following]
-        inputs.input_ids[:total].copy_(torch.where(live, ids, 0))
+        inputs.input_ids[:total].copy_(states.token_ids[rows.slots[req], following])
         inputs.lengths[:total].copy_(following)
         inputs.slot_mapping[:total].masked_fill_(~live, -1)
         return ends[:count].long() - 1
 
-    def _prepare_later(self, position: Tensor, limits: Tensor) -> None:
+    def _prepare_later(self, position: Tensor, length: Tensor) -> None:
         """One row per request; those past their limit are padding, and what they draft is not used."""
         inputs, count = self._inputs, len(position)
-        live = position < limits
         positions, lengths = inputs.positions[:count], inputs.lengths[:count]
-        positions.copy_(torch.where(live, position, 0))
-        lengths.copy_(torch.where(live, position + 1, 0))
-        inputs.seq_lens[:count].copy_(lengths)
-        req_rows = inputs.req_rows[:count]
-        req_rows.copy_(self._rows[:count])
+        positions.copy_(position)
+        lengths.copy_(length)
         self._kernels.slot_mapping(
-            positions, req_rows, lengths, inputs.block_table[:count], out=inputs.slot_mapping[:count]
+            positions,
+            inputs.req_rows[:count],
+            lengths,
+            inputs.block_table[:count],
+            out=inputs.slot_mapping[:count],
         )
 
     def _draft(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -34,18 +35,18 @@ class StepPlan:
     grown: IntArray  # slots whose block table got new pages
     mtp: int = 0  # drafts that a request has verified in most steps
 
-    @property
+    @cached_property
     def total_tokens(self) -> int:
         return int(self.num_tokens.sum())
 
-    @property
+    @cached_property
     def num_logits(self) -> IntArray:
         """[N] rows whose logits are wanted, the last ones of each request."""
         if self.num_drafts is None:
             return np.ones(self.num_samples, dtype=np.int32)
         return 1 + self.num_drafts[: self.num_samples]
 
-    @property
+    @cached_property
     def shape(self) -> BatchShape:
         """What decides on the graph."""
         return BatchShape(

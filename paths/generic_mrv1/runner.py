@@ -118,9 +118,7 @@ class RunnerV1:
             values[:, 0] = self._staging.read(tokens)
             accepted = np.zeros(count, dtype=np.int32)
         else:
-            tokens, counts, scores = self._verified(hidden, plan, table, drafter)
-            read = self._staging.read(torch.cat([tokens, counts[:, None]], dim=1))
-            values[:], accepted = read[:, :-1], (read[:, -1] - 1).astype(np.int32)
+            values, accepted, scores = self._verified(hidden, plan, table, drafter)
         logprobs = scores.resolve(values[:, 0])
         drafted = plan.num_logits - 1
         row, column = np.nonzero(values >= 0)
@@ -135,7 +133,8 @@ class RunnerV1:
 
     def _verified(
         self, hidden: Tensor, plan: StepPlan, table: RequestTable, drafter: DrafterV1
-    ) -> tuple[Tensor, Tensor, PendingScores]:
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], PendingScores]:
+        """Tokens `[N, 1 + mtp]` and accepted drafts `[N]`, read."""
         batch, count, num_logits = self._batch, plan.num_samples, plan.num_logits
         starts = np.zeros(count + 1, dtype=np.int32)
         np.cumsum(num_logits, out=starts[1:])
@@ -146,7 +145,10 @@ class RunnerV1:
         positions = np.repeat(first - starts[:-1], num_logits) + np.arange(starts[-1], dtype=np.int32)
         sampling = self._sampling.inputs_of_drafts(batch, rows, positions=positions, num_logits=num_logits)
         drafts = drafter.rows_to_verify(plan, starts, all_greedy=sampling.all_greedy)
-        return self._head.verify(hidden, plan, table, sampling, self._head.forbidden(plan, table), drafts)
+        forbidden = self._head.forbidden(plan, table)
+        tokens, counts, scores = self._head.verify(hidden, plan, table, sampling, forbidden, drafts)
+        read = self._staging.read(torch.cat([tokens, counts[:, None]], dim=1)).astype(np.int32)
+        return read[:, :-1], read[:, -1] - 1, scores
 
     def _prepare_inputs(self, plan: StepPlan) -> None:
         """Everything that the forward pass reads, built on the host and copied into the static inputs."""

@@ -44,6 +44,15 @@ def check_cases() -> list[Case]:
             partial(_make, requests=3, drafts=2, vocab=40, probs=False, all_greedy=True, far_apart=True),
         )
     )
+    edges += [
+        Case(
+            f"greedy/{requests} requests, all with {drafts} drafts",
+            partial(
+                _make, requests=requests, drafts=drafts, vocab=40, probs=False, all_greedy=True, uniform=True
+            ),
+        )
+        for requests, drafts in ((1, 3), (63, 1), (100, 5), (7, 0))
+    ]
     wide = [
         Case(
             f"production/{requests} requests of {vocab}",
@@ -66,11 +75,12 @@ def _make(
     all_greedy: bool = False,
     masks: bool = False,
     far_apart: bool = False,
+    uniform: bool = False,
 ) -> Call:
     """Target rows of a request resemble each other, so that likely drafts are accepted for a while."""
     counts = torch.randint(0, drafts + 1, (requests,), generator=generator) + 1
     counts[1::7] = 0  # an unfinished prefill yields nothing
-    counts[:1] = drafts + 1
+    counts[: requests if uniform else 1] = drafts + 1
     owner = torch.arange(requests).repeat_interleave(counts)
     rows = len(owner)
     entries = torch.randperm(requests + 3, generator=generator)[:requests].int()

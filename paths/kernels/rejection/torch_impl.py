@@ -32,6 +32,9 @@ def rejection(
 ) -> tuple[Tensor, Tensor]:
     """See the reference."""
     logits = finite_or_infinite(logits)
+    requests = len(row_starts) - 1
+    if all_greedy and requests and len(logits) == requests * (max_drafts + 1):
+        return _uniform_greedy(logits, draft_ids, requests)
     if max_drafts == 0:
         draft_probs = None  # nothing is judged
     first, end = row_starts[:-1].long(), row_starts[1:].long()
@@ -83,6 +86,16 @@ def rejection(
     tokens = torch.where(step < accepted[:, None], draft_ids[at], -1)
     tokens.scatter_(1, accepted[:, None], token[:, None])
     return tokens.masked_fill(~has_rows[:, None], -1), torch.where(has_rows, accepted + 1, 0).int()
+
+
+def _uniform_greedy(logits: Tensor, draft_ids: Tensor, requests: int) -> tuple[Tensor, Tensor]:
+    """Every request has as many rows as it may have: the usual decode step, in few operations."""
+    best = logits.argmax(-1).view(requests, -1)
+    drafts = draft_ids.view(best.shape)
+    accepted = (best[:, :-1] == drafts[:, :-1]).int().cumprod(1, dtype=torch.int32).sum(1, dtype=torch.int32)
+    # an accepted draft is the best token
+    behind = torch.arange(best.shape[1], device=best.device) > accepted[:, None]
+    return best.masked_fill(behind, -1), accepted + 1
 
 
 def _probabilities(masked: Tensor) -> Tensor:
