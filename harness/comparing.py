@@ -16,15 +16,17 @@ from harness.overrides import parse_override
 from harness.records import Record, RecordError, RunInfo
 from harness.run_folder import RunFolder, now_text
 from harness.tier import SINGLE_RUN, Tier, read_tier, validate_tier
-from harness.verdict_table import print_verdict
+from harness.verdict_table import print_imported, print_verdict
 from paths.api import UserError
 from reports.compare.metric_table import METRICS
 from reports.gate.plan_file import ArmSource, ComparisonFile, write_plan
 from reports.gate.run_gate import judge_folder, write_judgement
+from reports.html import write_report
 from reports.interchange.csv_file import read_csv
 from reports.interchange.imported import Arm, Imported
 from reports.interchange.json_files import read_json
 from reports.interchange.records import metrics_in, records_of
+from reports.verdict_page.page import write_comparison
 
 DEFAULT_TIER = "pr"
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # a file that GitHub Actions names
@@ -109,7 +111,7 @@ def _judge(folder: Path, tier: Tier | None) -> ExitCode:
     if step_summary:
         with Path(step_summary).open("a", encoding="utf-8") as file:
             file.write(summary + "\n")
-    print_verdict(judgement, folder)
+    print_verdict(judgement, folder, report=write_comparison(folder, judgement))
     return judgement.outcome.exit_code
 
 
@@ -135,7 +137,7 @@ def _import(composed: Mapping[str, Any], tier: Tier | None, command: str) -> Exi
     for record in records:
         folder.append(record)
     if baseline is None and not candidate.imported.two_arms:
-        print_verdict(None, folder.path, cells=len({record.cell_id for record in records}))
+        print_imported(len({record.cell_id for record in records}), write_report(folder.path))
         return ExitCode.OK
     chosen = (tier or SINGLE_RUN).model_copy(update={"gated": metrics_in(records)})
     arms = {

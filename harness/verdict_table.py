@@ -17,13 +17,13 @@ from reports.gate.verdict import GateEntry
 MOST_ROWS = 30
 
 
-def print_verdict(judgement: Judgement | None, folder: Path, *, cells: int = 0) -> None:
-    """`judgement` None: numbers of one arm were imported, with nothing to compare them with."""
-    if judgement is None:
-        out.print(
-            f"{cells} cells imported, nothing to compare them with: {folder}", markup=False, soft_wrap=True
-        )
-        return
+def print_imported(cells: int, report: Path) -> None:
+    """Numbers of one arm were imported, with nothing to compare them with."""
+    out.print(f"{cells} cells imported, nothing to compare them with: {report}", markup=False, soft_wrap=True)
+
+
+def print_verdict(judgement: Judgement, folder: Path, *, report: Path | None = None) -> None:
+    """The worst rows, the sentence, and the files that a person opens."""
     verdict = judgement.verdict
     entries = sorted(enumerate(verdict.gates), key=lambda one: (SEVERITY.index(one[1].verdict), one[0]))
     shown = [entry for _, entry in sorted(entries[:MOST_ROWS])]
@@ -41,7 +41,7 @@ def print_verdict(judgement: Judgement | None, folder: Path, *, cells: int = 0) 
     out.print(
         f"{verdict.verdict} (exit {verdict.exit_code}): {banner(verdict)}", markup=False, soft_wrap=True
     )
-    out.print(f"{folder / SUMMARY}", markup=False, soft_wrap=True)
+    out.print(f"{report or folder / SUMMARY}", markup=False, soft_wrap=True)
 
 
 def _row(entry: GateEntry) -> tuple[str, ...]:

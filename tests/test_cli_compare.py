@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from harness import comparing
 from harness.__main__ import main
 from harness.records import METRIC_DEF_VERSION
 from tests.reports.conftest import make_failed, make_record, metrics_at, write_run
@@ -37,6 +38,18 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def pages(request, monkeypatch):
+    """Curves take seconds: only the tests that look at a page render it."""
+    if "draws" not in request.fixturenames:
+        monkeypatch.setattr(comparing, "write_comparison", lambda folder, judgement: folder / "report.html")
+
+
+@pytest.fixture
+def draws():
+    """Asks for real pages."""
 
 
 def launches(path, arm, factor=1.0, *, concurrencies=(1, 16), run_id="run-1", count=4, **changes):
@@ -81,7 +94,7 @@ def compare(folder, baseline, candidate, *words):
     return code, *verdict_of(folder)
 
 
-def test_the_published_table(here, capsys):
+def test_the_published_table(here, capsys, draws):
     (here / "published.csv").write_text(PUBLISHED)
     assert main(["cmd=import", "file=published.csv"]) == 3
     verdict, folder = verdict_of(here)
@@ -93,7 +106,10 @@ def test_the_published_table(here, capsys):
     assert tpot == ["INCONCLUSIVE"] * 5 + ["NEW"] * 5
     summary = (folder / "summary.md").read_text()
     assert [summary.count(f"| +{change:.2f} % |") for change in CHANGES] == [1] * 10
-    assert "INCONCLUSIVE (exit 3)" in capsys.readouterr().out
+    page = (folder / "report.html").read_text()
+    assert all(f"{change:+.2f}" in page or f"{change:+.3g}" in page for change in CHANGES)
+    said = capsys.readouterr().out
+    assert "INCONCLUSIVE (exit 3)" in said and str(folder / "report.html") in said
     assert ElementTree.parse(folder / "junit.xml").getroot().find(".//skipped") is not None
 
 
@@ -102,6 +118,7 @@ def test_one_arm_is_imported_and_compared_with_nothing(here, capsys):
     assert main(["cmd=import", "file=a.csv"]) == 0
     assert "2 cells imported, nothing to compare them with" in capsys.readouterr().out
     assert not list((here / "results").glob("*/verdict.json"))
+    assert list((here / "results").glob("*/report.html"))
 
 
 def test_two_files_are_two_arms(here):
@@ -113,14 +130,14 @@ def test_two_files_are_two_arms(here):
     assert verdict["interleaved"] is False and verdict["gates"][0]["n_pairs"] == 4
 
 
-def test_separate_runs_never_pass_but_can_fail(here):
+def test_separate_runs_never_pass_but_can_fail(here, draws):
     base = run_of(here, "base", launches("old", "b"))
     same = run_of(here, "same", launches("new", "c"))
     code, verdict, folder = compare(here, base, same)
     assert code == 3 and "not interleaved" in verdict["reason"] and verdict["tier"]["name"] == "pr"
     assert verdict["counts"]["PASS"] == verdict["counts"]["IMPROVED"] == 0
     assert verdict["baseline"] == {"name": "old", "runs": ["base"], "revisions": []}
-    for file in ("verdict.json", "junit.xml", "summary.md", "comparison.json"):
+    for file in ("verdict.json", "junit.xml", "summary.md", "comparison.json", "report.html"):
         assert (folder / file).is_file()
 
 
