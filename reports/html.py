@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from harness.headlines import notes
-from harness.records import METRIC_DEF_VERSION, Record, write_text_atomically
+from harness.records import METRIC_DEF_VERSION, Record, RecordError, write_text_atomically
 from reports import tables
 from reports.accuracy_section import accuracy_section
 from reports.attribution_section import attribution_section
 from reports.equivalence_section import equivalence_section
+from reports.gate.plan_file import COMPARISON
 from reports.load import RunData, flatten, load_run
+from reports.machine import machine_sentence
 from reports.plots import draw_panels
 from reports.speculation_section import speculation_section
+from reports.templating import templates
+from reports.verdict_page.page import write_comparison
+from reports.verdict_page.stored import stored_judgement
 
-TEMPLATES = Path(__file__).parent / "templates"
 OPEN_LAUNCHES = 4  # up to so many launches show their kernels without a click
 BYTE_KEYS = ("weight_bytes", "kv_cache_bytes", "graph_memory_bytes", "memory_high_water")
 WARNING_ORIGIN = "default-1.0"
@@ -36,23 +38,26 @@ _GRAPHS_AND_WAITS = {
 
 
 def write_report(run_dir: Path) -> Path:
-    """Render `run_dir`/report.html from its records and return its path. Raises RecordError."""
+    """Render `run_dir`/report.html, of its comparison if it has one, and return its path. Raises RecordError.
+
+    A comparison that cannot be judged is shown as a run that says so.
+    """
+    problem = None
+    if (run_dir / COMPARISON).exists():
+        try:
+            return write_comparison(run_dir, stored_judgement(run_dir))
+        except RecordError as error:
+            problem = f"the comparison cannot be judged: {error}"
+    data = load_run(run_dir)
+    data.warnings.extend([problem] if problem else [])
     path = run_dir / "report.html"
-    write_text_atomically(path, render(load_run(run_dir)))
+    write_text_atomically(path, render(data))
     return path
 
 
 def render(data: RunData) -> str:
     """The page as text. Everything that comes from a record is escaped, in one pass."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["short"] = tables.short
-    return environment.get_template("report.html").render(page_context(data))
+    return templates().get_template("report.html").render(page_context(data))
 
 
 @dataclass(frozen=True)
@@ -228,18 +233,6 @@ def _headline(effective: Mapping[str, Any]) -> str:
 
 def _ratio(value: float | None) -> str:
     return tables.DASH if value is None else f"{value:.3g}"
-
-
-def machine_sentence(environment: Mapping[str, Any]) -> str:
-    """The machine in a few words, from whatever of it was recorded."""
-    gpu = environment.get("gpu")
-    parts = [
-        environment.get("cpu"),
-        f"{environment['cores']} cores" if environment.get("cores") else None,
-        gpu.get("name") if isinstance(gpu, Mapping) else gpu,
-        tables.bytes_text(environment["memory_bytes"]) if environment.get("memory_bytes") else None,
-    ]
-    return " · ".join(tables.plain(part) for part in parts if part is not None) or "machine not recorded"
 
 
 def _blocked(environment: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from reports import tables
 from reports.attribution_section import attribution_section
 from reports.gate.banner import banner
 from reports.gate.run_gate import Judgement
-from reports.html import machine_sentence
+from reports.machine import machine_sentence
 from reports.templating import templates
 from reports.verdict_page.cells import cell_pages
 from reports.verdict_page.correctness import correctness
