@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from harness.acceptance import Speculation
 from harness.checks import why_invalid
-from harness.measurement import Cut, Snapshot
+from harness.client.ledger import Ledger, Ticket
+from harness.measurement import Cut, Phase, Snapshot
 from harness.metrics import summarize
 from harness.verifications import verifications
-from paths.api import Counters, FinishReason
+from paths.api import Counters, FinishReason, StepEvents
 from tests.harness.measurements import MS, Row, measurement, spec
 
 K3 = Speculation(mtp=3)
@@ -136,14 +138,16 @@ def test_one_request_has_no_interval():
 
 def test_intervals_cover():
     """Of 200 loads with a known rate per request, about 95 % of the intervals hold it."""
-    rng, held = np.random.default_rng(0), 0
+    rng, held = np.random.default_rng(0), Counter()
     for _ in range(200):
         rates = rng.beta(4, 2, 40)
         rows = [answer(*(rng.random(20) < rate).astype(int).tolist(), drafted=1, sent=0.0) for rate in rates]
         measured = load(*rows, concurrency=40, window=(0, 1000))
-        low, high = judged(measured, Speculation(mtp=1))[0]["u_0"].ci95
-        held += low <= 4 / 6 <= high
-    assert 180 <= held <= 199
+        metrics = judged(measured, Speculation(mtp=1))[0]
+        for name, truth in (("u_0", 4 / 6), ("al", 10 / 6), ("al_req_mean", 10 / 6)):
+            low, high = metrics[name].ci95
+            held[name] += low <= truth <= high
+    assert all(180 <= times <= 199 for times in held.values()), held
 
 
 def test_without_drafts_there_is_nothing():
@@ -313,3 +317,33 @@ def test_which_events_are_verifications():
     assert verifications(measurement(Row([(10, 1)]))) is None
     nothing = verifications(measurement(Row([(10, 1)], drafts=[(0, 0)])))
     assert len(nothing.request) == 0 and nothing.per_request(nothing.accepted).tolist() == [0]
+
+
+def frame(ids, drafted=None, accepted=None):
+    column = None if drafted is None else np.array(drafted, dtype=np.int32)
+    return StepEvents(
+        time_ns=1, request_ids=np.array(ids), token_counts=np.ones(len(ids), np.int32),
+        token_ids=np.zeros(len(ids), np.int32), finish=np.zeros(len(ids), np.int8), drafted=column,
+        accepted=None if accepted is None else np.array(accepted, dtype=np.int32),
+    )  # fmt: skip
+
+
+def test_the_books_keep_drafts_beside_their_events():
+    ledger = Ledger(100)
+    ledger.stamp(ledger.open([Ticket(Phase.MEASURED, 0, 0)] * 3, [(4, 8)] * 3, ["a", "b", "c"]), 5)
+    ledger.absorb(10, frame([100, 101, 102]))  # a step that tells of no drafts
+    ledger.absorb(20, frame([102, 100], [3, 2], [1, 0]))
+    ledger._give_up(np.array([0]), Cut.TIMEOUT, 25)
+    ledger.absorb(30, frame([100, 101, 102], [3, 3, 3], [3, 2, 0]))  # what 100 still says is not counted
+    events = ledger.events()
+    assert events.request.tolist() == [0, 1, 2, 2, 0, 1, 2]
+    assert events.drafted.tolist() == [0, 0, 0, 3, 2, 3, 3]
+    assert events.accepted.tolist() == [0, 0, 0, 1, 0, 2, 0]
+
+
+def test_the_books_of_an_engine_without_drafts_have_none():
+    ledger = Ledger(100)
+    ledger.stamp(ledger.open([Ticket(Phase.MEASURED, 0, 0)], [(4, 8)], ["a"]), 5)
+    assert ledger.events().drafted is None
+    ledger.absorb(10, frame([100]))
+    assert ledger.events().drafted is None and ledger.events().accepted is None
