@@ -50,6 +50,11 @@ def _dispatch(arguments: Arguments, command: str) -> ExitCode:
         return _inspect(arguments, composer)
     if not arguments.overrides:
         return _say_what_to_type(composer)
+    resume = None
+    if any(word.lstrip("+").startswith("resume=") for word in arguments.overrides):
+        from harness.resuming import continued
+
+        arguments, resume = continued(arguments)
     choices = expand_sweeps(arguments.overrides, composer.groups)
     composed = composer.compose(without_path_options(choices[0]))
     verb = composed.get("cmd")
@@ -61,7 +66,7 @@ def _dispatch(arguments: Arguments, command: str) -> ExitCode:
         from harness.doctor import print_diagnosis
 
         return print_diagnosis(composer, without_experiment(choices[0]))
-    if verb in ("compare", "import"):
+    if verb in ("compare", "import", "report"):
         from harness.comparing import run_offline
 
         return run_offline(str(verb), composed, choices[0], command)
@@ -69,11 +74,13 @@ def _dispatch(arguments: Arguments, command: str) -> ExitCode:
     if request is not None:
         from harness.comparison import measure_arms
 
-        return measure_arms(request, composed, composer=composer, arguments=arguments, command=command)
+        return measure_arms(
+            request, composed, composer=composer, arguments=arguments, command=command, resume=resume
+        )
     experiment = read_experiment(composed, composer.groups["path"])
     if experiment is not None:
         choices = arms(experiment, arguments.overrides, composer.groups)
-    return _measure(_cells(composer, choices), experiment, arguments, command)
+    return _measure(_cells(composer, choices), experiment, arguments, command, resume)
 
 
 def _cells(composer: Composer, choices: Sequence[tuple[str, ...]]) -> list[Cell]:
@@ -83,7 +90,11 @@ def _cells(composer: Composer, choices: Sequence[tuple[str, ...]]) -> list[Cell]
 
 
 def _measure(
-    cells: Sequence[Cell], experiment: Experiment | None, arguments: Arguments, command: str
+    cells: Sequence[Cell],
+    experiment: Experiment | None,
+    arguments: Arguments,
+    command: str,
+    resume: str | None,
 ) -> ExitCode:
     from harness import console
     from harness.accuracy.preflight import check_accuracy
@@ -101,11 +112,22 @@ def _measure(
         return ExitCode.OK
     from harness.run import run_plan
 
+    resumed = None
+    if resume is not None:
+        from harness.resuming import resume_run
+
+        resumed = resume_run(
+            resume,
+            out_dir=cells[0].config.out_dir,
+            planned={launch.launch_id: launch for launch in launches},
+            together=preflight.arms,
+        )
     return run_plan(
         launches,
         preflight=preflight,
         config_dirs=arguments.config_dirs,
-        command=command,
+        command=command if resumed is None else resumed.info.command,
+        resumed=resumed,
         experiment=experiment,
         prompts=prompts,
     )

@@ -52,8 +52,9 @@ def measure_arms(
     composer: Composer,
     arguments: Arguments,
     command: str,
+    resume: str | None,
 ) -> ExitCode:
-    """Plan, check and run. Raises UserError."""
+    """Plan, check and run; with `resume` go on with that run. Raises UserError."""
     if composed.get("experiment") is not None:
         raise UserError("baseline: an experiment compares its own ladder; leave experiment or baseline out")
     known = composer.groups["path"]
@@ -92,7 +93,7 @@ def measure_arms(
                 print(f"{launch_id}: UNSUPPORTED here: {reason}", file=sys.stderr)
         console.print_commands(gate.first, arguments.config_dirs)
         return ExitCode.OK
-    resumed = _resume(composed, gate, out_dir)
+    resumed = None if resume is None else _resume(resume, gate, preflight)
     return run_plan(
         gate.first if resumed is None else _planned_before(gate, resumed),
         preflight=preflight,
@@ -210,16 +211,15 @@ def _tell(gate: GatedRun) -> None:
         )
 
 
-def _resume(composed: Mapping[str, Any], gate: GatedRun, out_dir: Path) -> Resumed | None:
-    run_id = composed.get("resume")
-    if run_id is None:
-        return None
+def _resume(run_id: str, gate: GatedRun, preflight: Preflight) -> Resumed:
+    """Raises UserError."""
     launches = [launch for pair in range(1, gate.plan.last + 1) for launch in gate.plan.launches(pair)]
     return resume_run(
-        str(run_id),
-        out_dir=str(out_dir),
+        run_id,
+        out_dir=str(gate.out_dir),
         planned={launch.launch_id: launch for launch in launches},
         comparison=gate.info,
+        together=preflight.arms,
     )
 
 

@@ -69,7 +69,7 @@ class GatedRun:
         if source.exists():
             shutil.copyfile(source, folder.path / FLOOR_COPY)
         arms = {
-            name: ArmSource(run_dir=".", arm_ids=arm.arm_ids, name=arm.name)
+            name: ArmSource(run_dir=".", arm_ids=arm.arm_ids, name=arm.name, revision=arm.revision)
             for name, arm in (("baseline", self.info.baseline), ("candidate", self.info.candidate))
         }
         write_plan(

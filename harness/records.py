@@ -145,6 +145,7 @@ class RunInfo(_Model):
     run_id: str
     command: str
     started_at: str
+    resumed_at: list[str] = Field(default_factory=list)  # when it went on after an interruption
     finished_at: str | None = None
     exit_code: int | None = None
     harness_version: str

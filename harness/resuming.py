@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,20 @@ import yaml
 from pydantic import ValidationError
 
 from harness.accuracy import questions
+from harness.arguments import Arguments, parse_arguments
 from harness.cell import Cell
 from harness.comparison_info import ComparisonInfo
 from harness.environment import code_revision
 from harness.errors import ExitCode, one_line
+from harness.overrides import parse_override
 from harness.plan import Launch
 from harness.records import CellState, Record, RecordError, RunInfo, read_records, write_text_atomically
 from harness.requests_table import FILE_NAME, PARTS_NAME, read_requests, write_table_atomically
 from harness.run_folder import RunFolder
 from paths.api import UserError
 
+KEY = "resume"
+_DEFAULT_OUT_DIR = "results"
 _RECORDS = "records.jsonl"
 _FREE = ("out_dir", "dry_run", "cmd")  # keys that may change
 
@@ -35,8 +40,11 @@ class Resumed:
     info: RunInfo
     records: list[Record]
 
-    def clear(self) -> None:
-        """Take what is not kept out of the files, before anything is added. Raises OSError."""
+    def clear(self) -> int:
+        """Take what is not kept out of the files, before anything is added; returns the next request id.
+
+        Raises OSError.
+        """
         lines = "".join(record.model_dump_json() + "\n" for record in self.records)
         write_text_atomically(self.folder.path / _RECORDS, lines)
         kept = {record.launch_id for record in self.records}
@@ -48,12 +56,34 @@ class Resumed:
             parts=questions.PARTS_NAME,
             read=questions.read_questions,
         )
+        ids = read_requests(self.folder.path).column("request_id").to_pylist()
+        return max(ids, default=-1) + 1
 
 
-def stored_words(out_dir: str, run_id: str) -> list[str]:
-    """The words behind `python -m harness` that the run was started with. Raises UserError."""
-    info = _read_info(_folder(out_dir, run_id), run_id)
-    return shlex.split(info.command)[3:]
+def continued(arguments: Arguments) -> tuple[Arguments, str | None]:
+    """The arguments without `resume=`, and the run that it names.
+
+    Alone, or with out_dir alone, it stands for the words that the run was started with. Raises UserError.
+    """
+    keys = {word: str(parse_override(word).key_or_group) for word in arguments.overrides}
+    asked = [word for word, key in keys.items() if key == KEY]
+    if len(asked) != 1 or parse_override(asked[0]).value() is None:
+        return dataclasses.replace(
+            arguments, overrides=_without(keys, asked) if asked else arguments.overrides
+        ), None
+    run_id = str(parse_override(asked[0]).value())
+    words = _without(keys, asked)
+    if set(keys.values()) <= {KEY, "out_dir"}:
+        out_dir = next((str(parse_override(word).value()) for word in words), _DEFAULT_OUT_DIR)
+        info = _read_info(_folder(out_dir, run_id), run_id)
+        before = parse_arguments(shlex.split(info.command)[3:])
+        own = [word for word in before.overrides if parse_override(word).key_or_group not in keys.values()]
+        return dataclasses.replace(before, overrides=(*own, *words)), run_id
+    return dataclasses.replace(arguments, overrides=words), run_id
+
+
+def _without(keys: Mapping[str, str], left_out: Sequence[str]) -> tuple[str, ...]:
+    return tuple(word for word in keys if word not in left_out)
 
 
 def resume_run(
@@ -61,11 +91,13 @@ def resume_run(
     *,
     out_dir: str,
     planned: Mapping[str, Launch],
-    comparison: ComparisonInfo | None,
+    comparison: ComparisonInfo | None = None,
+    together: Collection[str] = (),
 ) -> Resumed:
     """The run, if it may go on with this configuration. Raises UserError in one line.
 
-    `planned`: every launch that this configuration can have, by id.
+    `planned`: every launch that this configuration can have, by id. `together`: launches that are kept only
+    if all of them have ended, as their answers are compared with each other.
     """
     path = _folder(out_dir, run_id)
     info = _read_info(path, run_id)
@@ -85,7 +117,7 @@ def resume_run(
         records, _ = read_records(path / _RECORDS) if (path / _RECORDS).exists() else ([], [])
     except RecordError as error:
         raise UserError(f"resume={run_id}: {error}") from error
-    return Resumed(folder=folder, info=info, records=_of_ended_launches(info, records))
+    return Resumed(folder=folder, info=info, records=_of_ended_launches(info, records, together))
 
 
 def _folder(out_dir: str, run_id: str) -> Path:
@@ -156,7 +188,7 @@ def _config_changes(path: Path, folder: str, cell: Cell | None) -> str | None:
     return "; ".join(f"{key} was {_short(before.get(key))}, is {_short(now.get(key))}" for key in changed[:3])
 
 
-def _of_ended_launches(info: RunInfo, records: Sequence[Record]) -> list[Record]:
+def _of_ended_launches(info: RunInfo, records: Sequence[Record], together: Collection[str]) -> list[Record]:
     """Records of the launches whose planned cells all have one; a cell that was skipped has none."""
     planned = {entry["order"]: {cell["cell_id"] for cell in entry["cells"]} for entry in info.plan}
     measured: dict[int, set[str]] = {}
@@ -164,6 +196,8 @@ def _of_ended_launches(info: RunInfo, records: Sequence[Record]) -> list[Record]
         if record.state is not CellState.SKIPPED:
             measured.setdefault(record.order, set()).add(record.cell_id)
     ended = {order for order, cells in planned.items() if cells <= measured.get(order, set())}
+    joined = {entry["order"] for entry in info.plan if entry["launch_id"] in together}
+    ended -= set() if joined <= ended else joined
     return [record for record in records if record.order in ended]
 
 

@@ -137,11 +137,11 @@ class _Run:
             prompts=launches[0].cells[0].config.equivalence_prompts,
             source=lambda arm: self._workloads[arm.launch.launch_id].common_source(arm.cell),
         )
-        self._progress = Progress(sum(len(launch.cells) for launch in launches))
         self._records: list[Record] = list(resumed.records) if resumed is not None else []
         self._codes: list[ExitCode] = [
             EXIT_OF_STATE[record.state] for record in self._records if not self._is_excused(record.state)
         ]
+        self._progress = Progress(sum(len(launch.cells) for launch in launches) - len(self._records))
         self._user_error: str | None = None
         self._next_request_id = 0
         self._current = launches[0].cells[0]  # what is being measured, or comes next
@@ -155,11 +155,15 @@ class _Run:
             comparison=gate.info if gate is not None else None,
             plan=[launch.describe() for launch in launches],
         )
+        if resumed is not None:
+            went_on = [*resumed.info.resumed_at, now_text()]
+            before = {"started_at": resumed.info.started_at, "resumed_at": went_on}
+            self._info = self._info.model_copy(update=before)
 
     def prepare(self) -> None:
         """What is known before anything starts. Raises OSError, or UserError for a baseline without code."""
         if self._resumed is not None:
-            self._resumed.clear()
+            self._next_request_id = self._resumed.clear()
         if self._gate is not None:
             self._baseline_code = self._gate.code.prepare(self._folder.path)
             self._gate.prepare(self._folder)
@@ -219,7 +223,7 @@ class _Run:
         reason = self._unsupported.get(launch.launch_id)
         if reason is not None:
             outcome = Outcome(state=CellState.UNSUPPORTED, reason=reason)
-            for cell in launch.cells:
+            for cell in self._without_record(launch):
                 self._save(outcome, launch, launch.launch_id, cell)
             return
         number = 1 + self._folder.attempts(launch.launch_id)

@@ -31,7 +31,7 @@ class LoadedArm:
     @property
     def summary(self) -> ArmSummary:
         paths = sorted({str(record.requested.get("path")) for record in self.records})
-        revision = self.environment.get("revision")
+        revision = self.source.revision or self.environment.get("revision")
         return ArmSummary(
             name=self.source.name or ", ".join(paths) or self.run_id,
             runs=[self.run_id],

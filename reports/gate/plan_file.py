@@ -30,6 +30,7 @@ class ArmSource(_Model):
     run_dir: str = Field(description="a run folder, absolute or relative to the folder of this file")
     arm_ids: list[str] | None = Field(default=None, description="its arms; null: all records of the run")
     name: str | None = Field(default=None, description="what to call it; null: its paths")
+    revision: str | None = Field(default=None, description="of its code; null: that of its run")
 
 
 class ComparisonFile(_Model):
