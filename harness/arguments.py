@@ -21,6 +21,7 @@ usage: python -m harness +path=NAME [key=value ...] [flags]
   python -m harness experiment=attribution concurrency=1,16      which switch makes how much of the difference
   python -m harness cmd=list                                     paths and what they would run here
   python -m harness cmd=doctor                                   what this machine can run and measure
+  python -m harness cmd=report run=results/ID                    report.html once more
   python -m harness +path=dsa_mrv2 dry_run=true                  plan and exact commands, nothing written
 
 flags:

@@ -1,4 +1,4 @@
-"""`cmd=compare` and `cmd=import`: two arms that were measured before → verdict, artifacts, exit code."""
+"""`cmd=compare`, `cmd=import`, `cmd=report`: what was measured before → verdict, files, exit code."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # a file that GitHub Actions names
 KEYS = {
     "compare": ("cmd", "run", "baseline_run", "candidate_run", "tier", "out_dir"),
     "import": ("cmd", "file", "baseline_file", "tier", "out_dir"),
+    "report": ("cmd", "run"),
 }
 
 
 def run_offline(verb: str, composed: Mapping[str, Any], words: Sequence[str], command: str) -> ExitCode:
-    """The exit code of the verdict. Raises UserError."""
+    """The exit code of the verdict, OK where nothing is judged. Raises UserError."""
     _check_keys(verb, words)
     tier = validate_tier(composed["tier"], list(METRICS)) if composed.get("tier") else None
     try:
+        if verb == "report":
+            return _report(composed)
         return _compare(composed, tier) if verb == "compare" else _import(composed, tier, command)
     except RecordError as error:
         raise UserError(f"cmd={verb}: {error}") from error
@@ -52,6 +55,14 @@ def _check_keys(verb: str, words: Sequence[str]) -> None:
         key = parse_override(word).key_or_group
         if key.split(".")[0] not in KEYS[verb]:
             raise UserError(f"{word}: not a key of cmd={verb}; these are {', '.join(KEYS[verb])}")
+
+
+def _report(composed: Mapping[str, Any]) -> ExitCode:
+    """report.html once more, from what the folder holds."""
+    if composed["run"] is None:
+        raise UserError("cmd=report needs run=DIR, a folder of results/")
+    print(write_report(_folder("run", composed["run"])))
+    return ExitCode.OK
 
 
 def _compare(composed: Mapping[str, Any], tier: Tier | None) -> ExitCode:

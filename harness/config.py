@@ -118,8 +118,8 @@ class DebugSection(_Section):
 class CellConfig(_Section):
     """One cell as requested. None means the platform's default, see `harness.cell`."""
 
-    cmd: Literal["run", "list", "doctor", "aa", "compare", "import"] = Field(
-        description="run, list, doctor, aa, compare, import"
+    cmd: Literal["run", "list", "doctor", "aa", "compare", "import", "report"] = Field(
+        description="run, list, doctor, aa, compare, import, report"
     )
     path: PathSection
     model: ModelSection
