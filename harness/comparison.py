@@ -146,6 +146,7 @@ def _arm(cells: Sequence[Cell], name: str, code: BaselineCode | None) -> ArmInfo
         name=name,
         revision=code.revision if code is not None else code_revision(),
         python=code.python if code is not None else None,
+        code_root=str(code.installed.root) if code is not None and code.installed is not None else None,
         arm_ids=list(dict.fromkeys(cell.arm_id for cell in cells)),
         folders=list(dict.fromkeys(cell.folder for cell in cells)),
     )

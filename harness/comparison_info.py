@@ -19,7 +19,7 @@ class ArmInfo(_Model):
     name: str  # its paths
     revision: str  # of its code
     python: str | None = None  # None: the harness's own interpreter
-    code_root: str | None = None  # the folder that its engines import; None: the harness's own
+    code_root: str | None = None  # of an installed baseline; None: the harness's own, or a worktree
     arm_ids: list[str]
     folders: list[str] = Field(default_factory=list)  # of its cells, below cells/
 

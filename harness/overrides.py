@@ -45,6 +45,7 @@ NOT_SWEPT = frozenset(
 
 _AS_GOOD = 0.2  # names that are so much less alike than the best are no help
 OPTIONAL_GROUPS = ("path=", "experiment=", "tier=")  # not in the defaults: Hydra wants a + before them
+LITERAL = ("baseline_rev", "baseline_python")  # their values are never read as anything but text
 MOST_CELLS = 10_000  # of one command; more is a mistyped range
 
 
@@ -61,6 +62,7 @@ def parse_override(text: str) -> Override:
     spelled = text.lstrip("+")
     if spelled.startswith(OPTIONAL_GROUPS):
         text = f"+{spelled}"
+    text = _quoted_literal(text)
     if "=" not in text and not text.startswith("~"):
         raise UserError(f"{text!r} is not key=value; a flag starts with --, see python -m harness --help")
     try:
@@ -72,6 +74,15 @@ def parse_override(text: str) -> Override:
     if override.is_delete():
         raise UserError(f"{text!r}: keys cannot be removed; set key=null for the default")
     return override
+
+
+def _quoted_literal(text: str) -> str:
+    """A git ref such as HEAD~1 or v1^{commit} as one string, which Hydra's grammar would not read."""
+    key, separator, value = text.partition("=")
+    if key not in LITERAL or not separator or value[:1] in ("'", '"', "") or value == "null":
+        return text
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{key}='{escaped}'"
 
 
 def expand_sweeps(overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
