@@ -68,6 +68,7 @@ V2_OPS = (
     "post_update",
     "apply_writes",
 )
+V1_TORCH_OPS = ("sample", "rejection")
 V1_SAMPLING = KernelChoice(impl="torch", why="runner V1 samples with torch and keeps its books on the host")
 
 _MODELS = {
@@ -164,9 +165,10 @@ class BuiltInPath:
         if options.compiled and not platform.python_headers:
             return Unsupported(reason="torch.compile needs Python.h; install python3-dev or take dsa_mrv2")
         model, words = _MODELS[options.model]
+        drafts = f"; each step verifies {config.mtp} drafts per request" if config.mtp else ""
         pieces = ", compiled piece by piece between cache writes, indexer and attention"
         return Description(
-            summary=f"{words}{pieces if options.compiled else ''}; {_RUNNERS[options.runner]}",
+            summary=f"{words}{pieces if options.compiled else ''}; {_RUNNERS[options.runner]}{drafts}",
             model=model,
             runner=options.runner,
             compile_mode=options.compile_mode,
@@ -194,7 +196,7 @@ class BuiltInPath:
             path=config.path,
             make_model=generic if options.model == "generic" else DsaModel,
             make_runner=runners[options.runner],
-            overrides={"sample": V1_SAMPLING.impl} if options.runner == "V1" else {},
+            overrides=dict.fromkeys(V1_TORCH_OPS, V1_SAMPLING.impl) if options.runner == "V1" else {},
             graphs=options.graph_config(device=config.device, debug=bool(config.debug.get("checks"))),
             defer_output=options.defer_output,
         )
@@ -210,5 +212,9 @@ def _kernels(
     called = list(GENERIC_OPS if options.model == "generic" else FUSED_MODEL_OPS + drafts)
     composed = [op for op, choice in fused.items() if choice.impl == "composed"]
     called += [op for operation in composed for op in COMPOSED_OF.get(operation, ())]
-    runner = {op: shared[op] for op in V2_OPS} if options.runner == "V2" else {"sample": V1_SAMPLING}
+    runner = {op: shared[op] for op in (*V2_OPS, "rejection")}
+    if options.runner == "V1":
+        runner = dict.fromkeys(V1_TORCH_OPS, V1_SAMPLING)
+    if not mtp:
+        del runner["rejection"]
     return fused | {op: shared[op] for op in called} | runner
