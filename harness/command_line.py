@@ -66,7 +66,7 @@ def _dispatch(arguments: Arguments, command: str) -> ExitCode:
         from harness.doctor import print_diagnosis
 
         return print_diagnosis(composer, without_experiment(choices[0]))
-    if verb in ("compare", "import", "report"):
+    if verb in ("compare", "import", "report", "export"):
         from harness.comparing import run_offline
 
         return run_offline(str(verb), composed, choices[0], command)

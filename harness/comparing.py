@@ -1,20 +1,21 @@
-"""`cmd=compare`, `cmd=import`, `cmd=report`: what was measured before → verdict, files, exit code."""
+"""What needs no engine: `cmd=compare` and `cmd=import` judge, `cmd=report` draws, `cmd=export` passes on."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from harness.console import out
 from harness.environment import harness_version
 from harness.errors import ExitCode
 from harness.overrides import parse_override
-from harness.records import Record, RecordError, RunInfo
+from harness.records import Record, RecordError, RunInfo, write_text_atomically
 from harness.run_folder import RunFolder, now_text
+from harness.step_summary import tell_step_summary
 from harness.tier import SINGLE_RUN, Tier, read_tier, validate_tier
 from harness.verdict_table import print_imported, print_verdict
 from paths.api import UserError
@@ -23,17 +24,19 @@ from reports.gate.plan_file import ArmSource, ComparisonFile, write_plan
 from reports.gate.run_gate import judge_folder, write_judgement
 from reports.html import write_report
 from reports.interchange.csv_file import read_csv
+from reports.interchange.export import FORMATS, export
 from reports.interchange.imported import Arm, Imported
 from reports.interchange.json_files import read_json
 from reports.interchange.records import metrics_in, records_of
+from reports.load import load_run
 from reports.verdict_page.page import write_comparison
 
 DEFAULT_TIER = "pr"
-STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # a file that GitHub Actions names
 KEYS = {
     "compare": ("cmd", "run", "baseline_run", "candidate_run", "tier", "out_dir"),
     "import": ("cmd", "file", "baseline_file", "tier", "out_dir"),
     "report": ("cmd", "run"),
+    "export": ("cmd", "run", "format"),
 }
 
 
@@ -44,6 +47,8 @@ def run_offline(verb: str, composed: Mapping[str, Any], words: Sequence[str], co
     try:
         if verb == "report":
             return _report(composed)
+        if verb == "export":
+            return _export(composed)
         return _compare(composed, tier) if verb == "compare" else _import(composed, tier, command)
     except RecordError as error:
         raise UserError(f"cmd={verb}: {error}") from error
@@ -118,10 +123,7 @@ def _judge(folder: Path, tier: Tier | None) -> ExitCode:
     """Artifacts first, then the exit code."""
     judgement = judge_folder(folder, tier=tier)
     summary = write_judgement(folder, judgement)
-    step_summary = os.environ.get(STEP_SUMMARY)
-    if step_summary:
-        with Path(step_summary).open("a", encoding="utf-8") as file:
-            file.write(summary + "\n")
+    tell_step_summary(summary)
     print_verdict(judgement, folder, report=write_comparison(folder, judgement))
     return judgement.outcome.exit_code
 
@@ -167,6 +169,25 @@ def _import(composed: Mapping[str, Any], tier: Tier | None, command: str) -> Exi
         judged_on=date.today(),
     )
     return _judge_new(folder, plan)
+
+
+def _export(composed: Mapping[str, Any]) -> ExitCode:
+    """Files in run/export/FORMAT; those of an earlier export are written again."""
+    form = composed["format"]
+    if composed["run"] is None or form not in FORMATS:
+        raise UserError(f"cmd=export needs run=DIR and format=NAME, NAME one of: {', '.join(FORMATS)}")
+    folder = _folder("run", composed["run"])
+    data = load_run(folder)
+    files = export(data.run, data.records, form)
+    target = folder / "export" / form
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_text_atomically(target / name, content)
+    except OSError as error:
+        raise UserError(f"run={composed['run']}: {target} cannot be written ({error.strerror})") from error
+    out.print(f"{len(files)} files in {target}", markup=False, soft_wrap=True)
+    return ExitCode.OK
 
 
 def _read(key: str, name: Any) -> _File:

@@ -118,8 +118,8 @@ class DebugSection(_Section):
 class CellConfig(_Section):
     """One cell as requested. None means the platform's default, see `harness.cell`."""
 
-    cmd: Literal["run", "list", "doctor", "aa", "compare", "import", "report"] = Field(
-        description="run, list, doctor, aa, compare, import, report"
+    cmd: Literal["run", "list", "doctor", "aa", "compare", "import", "report", "export"] = Field(
+        description="run, list, doctor, aa, compare, import, report, export"
     )
     path: PathSection
     model: ModelSection
@@ -192,6 +192,7 @@ class CellConfig(_Section):
     candidate_run: None = Field(None, description="null; a run folder goes with cmd=compare")
     file: None = Field(None, description="null; a file goes with cmd=import")
     baseline_file: None = Field(None, description="null; a file goes with cmd=import")
+    format: None = Field(None, description="null; vllm, pytorch_v3 or csv goes with cmd=export")
     # of a comparison, see harness.arms; its cells do not know of it
     baseline: None = Field(None, description="null in a cell")
     baseline_set: dict[str, Any] = Field(default_factory=dict, max_length=0, description="empty in a cell")

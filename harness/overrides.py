@@ -33,6 +33,7 @@ NOT_SWEPT = frozenset(
         "candidate_run",
         "file",
         "baseline_file",
+        "format",
         "measure_s",
         "warmup_s",
         "timeout_s",

@@ -246,9 +246,25 @@ def test_the_step_summary_of_github_gets_the_summary(here, monkeypatch):
     assert (here / "step.md").read_text() == (folder / "summary.md").read_text() + "\n"
 
 
+@pytest.mark.parametrize("form", ["vllm", "pytorch_v3", "csv"])
+def test_export(here, form):
+    run = run_of(here, "base", launches("old", "b", count=2))
+    assert main(["cmd=export", f"run={run}", f"format={form}"]) == 0
+    files = sorted((run / "export" / form).iterdir())
+    assert len(files) == (4 if form == "vllm" else 1)
+    if form == "csv":
+        assert main(["cmd=import", f"file={files[0]}"]) == 0
+    else:
+        json.loads(files[0].read_text())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["cmd=export", "run=."], "format=NAME, NAME one of: vllm, pytorch_v3, csv"),
+        (["cmd=export", "run=.", "format=xml"], "format=NAME, NAME one of: vllm"),
+        (["cmd=export", "run=.", "format=csv,vllm"], "format has one value per run"),
+        (["cmd=export", "run=.", "format=csv"], "run.json: cannot be read"),
         (["cmd=compare"], "needs baseline_run=DIR and candidate_run=DIR"),
         (
             ["cmd=compare", "baseline_run=nowhere", "candidate_run=nowhere"],

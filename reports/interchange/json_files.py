@@ -39,7 +39,7 @@ def read_json(path: Path) -> Imported:
         tool = "guidellm"
     elif isinstance(first.get("time_to_first_token") or first.get("request_throughput"), dict):
         rows, tool = [_aiperf(path, document) for document in documents], "aiperf"
-    elif "request_throughput" in first or "output_throughput" in first:
+    elif first.keys() & VLLM_METRICS.keys():
         rows, tool = [_vllm(document) for document in documents], "vllm_bench"
     else:
         raise UserError(
