@@ -18,6 +18,7 @@ usage: python -m harness +path=NAME [key=value ...] [flags]
 
   python -m harness +path=dsa_mrv2 concurrency=1,1024            measure one path, two loads
   python -m harness +path=generic_mrv1,dsa_mrv2 concurrency=1,16 measure two paths on the same work
+  python -m harness baseline=generic_mrv1 +path=dsa_mrv2 tier=pr is the second path as good as the first
   python -m harness experiment=attribution concurrency=1,16      which switch makes how much of the difference
   python -m harness cmd=list                                     paths and what they would run here
   python -m harness cmd=doctor                                   what this machine can run and measure

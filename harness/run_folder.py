@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
 import shutil
 import traceback
@@ -33,6 +35,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = os.open(path, os.O_RDONLY)  # held as long as this process lives
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.run_id = path.name
         self.cache = path / "cache"  # of compilers; removed when the run ends
 
@@ -55,8 +59,11 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """The folder of a run that is continued. Raises OSError."""
-        folder = cls(path)
+        """The folder of a run that is continued. Raises UserError while it is still going on, and OSError."""
+        try:
+            folder = cls(path)
+        except BlockingIOError as error:
+            raise UserError(f"resume={path.name}: that run is still going on; wait, or end it") from error
         folder.cache.mkdir(exist_ok=True)
         return folder
 
