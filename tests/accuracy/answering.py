@@ -12,7 +12,7 @@ from paths.api import Counters, EventDetail, FinishReason, StartupReport, StepEv
 
 
 class AnsweringEndpoint:
-    """`script(question, number)` gives a text, a (text, FinishReason), or an error as an Exception.
+    """`script(question, number)` gives a text, a (text, FinishReason), an Exception, or None: not yet.
 
     Every poll ends one request, the oldest. `before_poll(answered)` may raise or act.
     """
@@ -47,6 +47,9 @@ class AnsweringEndpoint:
         self.answered += 1
         prompt = self._encoder.decode(request.prompt_ids.tolist())
         said = self._script(prompt.rpartition("Question: ")[2].removesuffix("\nAnswer:"), self.answered)
+        if said is None:
+            self._waiting.appendleft(request)
+            return []
         if isinstance(said, Exception):
             return [(0, self._events(request, [], FinishReason.ERROR, EventDetail(error=str(said))))]
         text, finish = said if isinstance(said, tuple) else (said, FinishReason.STOP)

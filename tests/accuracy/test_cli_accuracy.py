@@ -73,7 +73,14 @@ def test_without_lm_eval_it_is_said(monkeypatch, capsys, tmp_path):
 
 def test_forced_drafts_are_no_answers(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    words = ["+path=dsa_mrv2", "mtp=2", "mtp_mode=forced", "mtp_forced_al=2.5", "accuracy=arith_gsm"]
+    words = [
+        "+path=dsa_mrv2",
+        "mtp=2",
+        "mtp_mode=forced",
+        "mtp_forced_al=2.5",
+        "accuracy=arith_gsm",
+        "dry_run=true",
+    ]
     assert main(words) == 2
     assert "mtp_forced_al=2.5" in capsys.readouterr().err
 

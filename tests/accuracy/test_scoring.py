@@ -131,6 +131,17 @@ def test_an_interrupted_scoring_leaves_what_was_answered(tmp_path):
     assert scoring.file.is_file() and psutil.Process().children() == []
 
 
+def test_rows_are_in_the_folder_while_the_scoring_goes_on(tmp_path):
+    seen = []
+
+    def look(answered):
+        if answered == 29:
+            seen.append(read_questions(tmp_path).num_rows)
+
+    Scoring(tmp_path, lambda question, _: ANSWERS[question], limit=30, concurrency=1, before_poll=look)
+    assert seen == [25]
+
+
 @pytest.mark.slow
 def test_a_dead_engine_is_no_wrong_answer(tmp_path):
     def die(answered):
@@ -146,13 +157,15 @@ def test_a_dead_engine_is_no_wrong_answer(tmp_path):
 
 
 def test_a_killed_lm_eval_leaves_the_engine_idle(tmp_path):
-    def kill(answered):
-        if answered == 2:
+    def script(question, number):
+        if number == 3:
             child_of_this_process().send_signal(signal.SIGKILL)
+        return ANSWERS[question] if number < 3 else None
 
-    scoring = Scoring(tmp_path, lambda question, _: ANSWERS[question], limit=50, before_poll=kill)
+    scoring = Scoring(tmp_path, script, limit=50)
     assert "its process ended with code -9" in scoring.scored.failure
     assert scoring.scored.died is None and scoring.endpoint.in_flight == []
+    assert len(scoring.endpoint.aborted) == 2
     assert not scoring.scored.scores[0].complete
 
 
