@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from reports.verdict_page.matrix import CellRow, Column
 from reports.verdict_page.sketch import Sketch, load_quantiles, sketches
 from reports.verdict_page.words import Effect, arrow, as_change, effect, signed, title, unit, value_text
 
-MOST_FULL_ROWS = 3000  # rows of metrics that are not gated, over the whole page; more become lines
+MOST_FULL_ROWS = 1500  # rows of metrics over the whole page; beyond, what is not gated becomes a line
 MOST_LAUNCHES = 24
+MOST_LOGS = 4
+OPEN = (Verdict.PASS, Verdict.IMPROVED, Verdict.INCONCLUSIVE)
 WORST = 20  # cells whose requests are drawn although nothing about them is gated or failed
 
 
@@ -62,6 +65,7 @@ class CellPage:
     metrics: list[MetricRow]
     others: list[str]  # metrics that are not gated, one line each
     launches: list[LaunchRow]
+    in_line: bool  # whether the launches are a line instead of a table
     launch_metric: str
     arms: list[Said]
     sketches: list[Sketch]
@@ -80,6 +84,7 @@ def cell_pages(data: Compared, columns: Sequence[Column], rows: Sequence[CellRow
             metrics=[_metric(one) for one in row.findings if _in_table(one, row.cell_id in full)],
             others=[_line(one) for one in row.findings if not _in_table(one, row.cell_id in full)],
             launches=_launches(data, row.cell_id, metric) if metric else [],
+            in_line=row.cell_id not in full,
             launch_metric=f"{title(metric)} ({metric.unit}) {arrow(metric)}" if metric else "",
             arms=_said(data, row.cell_id, records),
             sketches=sketches(row.cell_id, quantiles) if row.cell_id in drawn else [],
@@ -111,12 +116,14 @@ def _in_table(one: Finding, full: bool) -> bool:
 
 
 def _metric(one: Finding) -> MetricRow:
-    rule = one.rule
+    rule, shown = one.rule, effect(one)
     assert rule is not None
+    if not one.gated and one.verdict in OPEN:  # nothing was asked of it, so it fails nothing
+        shown = dataclasses.replace(shown, why="")
     return MetricRow(
         name=rule.name,
         arrow=arrow(rule),
-        effect=effect(one),
+        effect=shown,
         holm="" if one.p_holm is None else f"{one.p_holm:.3f}" if one.p_holm >= 0.001 else "< 0.001",
     )
 
@@ -196,12 +203,13 @@ def _arm_says(role: str, arm: ArmRun, data: Compared, records: Sequence[Record])
     for record in records:
         for name, count in record.statuses.items():
             totals[name] = totals.get(name, 0) + count
-    logs = list(dict.fromkeys(record.log for record in records if record.log))
+    troubled = sorted(records, key=lambda record: record.state.has_numbers)  # their logs matter most
+    logs = list(dict.fromkeys(record.log for record in troubled if record.log))
     return Said(
         role=role,
         command=records[0].command,
         statuses=status_text(totals),
-        logs=[(_address(arm, data, log), log) for log in logs[:MOST_LAUNCHES]],
+        logs=[(_address(arm, data, log), log) for log in logs[:MOST_LOGS]],
         problems=list(dict.fromkeys(_problem(record) for record in records if _problem(record))),
     )
 

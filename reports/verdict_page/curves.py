@@ -16,7 +16,7 @@ from reports.compare.cells import ArmCell
 from reports.compare.finding import Comparison
 from reports.compare.power import t_quantile
 from reports.load import NOT_SET, as_word, flatten
-from reports.plots import LOADS, MAX_PANELS, Panel
+from reports.plots import LOADS, Panel
 from reports.svg import (
     COLOURS,
     GLYPHS,
@@ -33,6 +33,9 @@ from reports.svg import (
 from reports.tables import plain
 
 ALPHA = 0.05  # of each end of an interval
+MOST_PANELS = 4
+MOST_MARKS = 40  # of a line
+MOST_LABELS = 12
 RATES = ("out_tps_per_gpu", "out_tps")  # the first that there is
 TIMES = {"tpot_pooled_ms": "TPOT, pooled", "ttft_p50_ms": "TTFT, median"}
 RATE_WORDS = {
@@ -71,19 +74,30 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(mean=math.exp(mean), low=math.exp(mean - half), high=math.exp(min(mean + half, 700.0)))
 
 
-def draw_curves(comparison: Comparison, names: tuple[str, str]) -> tuple[list[Panel], str]:
-    """Panels of cells that differ in load alone, and a sentence on what is not drawn."""
-    groups = _groups((comparison.baseline, comparison.candidate))
+def draw_curves(
+    comparison: Comparison, names: tuple[str, str], ranks: Mapping[str, int]
+) -> tuple[list[Panel], str]:
+    """Panels of cells that differ in load alone, and a sentence on what is not drawn.
+
+    `ranks`: of the verdict of each cell, 0 is the worst; the groups with the worst cells come first.
+    """
+    groups = sorted(
+        _groups((comparison.baseline, comparison.candidate)).items(),
+        key=lambda group: min(ranks.get(cell.cell_id, len(ranks)) for arm in group[1] for _, cell in arm),
+    )
     panels: list[Panel] = []
-    for (title, axis), arms in groups.items():
-        if len(panels) == MAX_PANELS:
-            break
-        plots = _plots(arms, names, axis=axis, prefix=f"curve{len(panels)}")
-        if plots:
-            panels.append(Panel(title=title, plots=plots))
-    left = len(groups) - len(panels)
-    note = f"Curves are drawn for the first {len(panels)} of {len(groups)} groups of cells" if left else ""
-    return panels, note
+    for (title, axis), arms in groups:
+        if len(panels) < MOST_PANELS:
+            plots = _plots(arms, names, axis=axis, prefix=f"curve{len(panels)}")
+            panels += [Panel(title=title, plots=plots)] if plots else []
+    notes = []
+    if len(groups) > len(panels):
+        notes.append(
+            f"drawn are {len(panels)} of {len(groups)} groups of cells, those with the worst verdicts"
+        )
+    if any(len(arm) > MOST_MARKS for _, arms in groups[:MOST_PANELS] for arm in arms):
+        notes.append(f"at most {MOST_MARKS} loads, evenly chosen, are drawn of a group")
+    return panels, "; ".join(notes)
 
 
 _Arms = tuple[list[tuple[float, ArmCell]], list[tuple[float, ArmCell]]]
@@ -145,7 +159,9 @@ def _has(cell: ArmCell, metric: str) -> bool:
 def _marks(arm: Sequence[tuple[float, ArmCell]], x: str | None, y: str) -> list[Mark]:
     """`x` None: the load itself."""
     marks = []
-    for load, cell in sorted(arm, key=lambda entry: entry[0]):
+    ordered = sorted(arm, key=lambda entry: entry[0])
+    chosen = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_MARKS)).round().astype(int))
+    for load, cell in (ordered[place] for place in chosen):
         used = [one.values for one in cell.launches if one.cause is None]
         at = Spread(mean=load, low=load, high=load) if x is None else spread([v[x] for v in used if x in v])
         up = spread([values[y] for values in used if y in values])
@@ -219,7 +235,7 @@ def _line(axes: Axes, index: int, marks: Sequence[Mark], *, label: bool) -> None
         color=INK,
         weight="bold",
     )
-    for mark in marks if label else ():
+    for mark in marks[:: -(-len(marks) // MOST_LABELS)] if label else ():
         axes.annotate(
             f"{mark.load:g}",
             (mark.x.mean, mark.y.mean),

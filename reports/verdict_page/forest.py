@@ -90,12 +90,13 @@ def _draw(column: Column, lines: Sequence[_Line]) -> Plot:
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         edge = _edge(lines)
-        for place, line in enumerate(reversed(lines)):
+        upward = list(reversed(lines))
+        _draw_margins(axes, upward, edge)
+        for place, line in enumerate(upward):
             _draw_line(axes, place, line, edge)
         axes.axvline(0, color=INK, linewidth=0.8, zorder=1)
-        axes.set_yticks(range(len(lines)), [_label(line) for line in reversed(lines)])
         dress(axes, x_label="loss (%): right of 0 the candidate is worse", y_label="")
-        axes.set_yticks(range(len(lines)), [_label(line) for line in reversed(lines)])
+        axes.set_yticks(range(len(lines)), [_label(line) for line in upward])
         axes.set_xlim(-edge, edge)
         axes.set_ylim(-0.7, len(lines) - 0.3)
         svg = to_inline_svg(figure, prefix=f"forest-{column.name}", label=title)
@@ -119,26 +120,37 @@ def _percent(loss: float) -> float:
     return min(100.0 * loss, 1e4)
 
 
+def _draw_margins(axes: Axes, lines: Sequence[_Line], edge: float) -> None:
+    """Margin and noise floor of every line, behind it."""
+    places = range(len(lines))
+    halves = [min(_percent(line.finding.margin or 0.0), edge) for line in lines]
+    axes.barh(
+        places,
+        [2 * h for h in halves],
+        left=[-h for h in halves],
+        height=0.8,
+        color=GRID,
+        alpha=0.55,
+        zorder=0,
+    )
+    halves = [min(_percent(line.finding.floor or 0.0), edge) for line in lines]
+    axes.barh(
+        places, [2 * h for h in halves], left=[-h for h in halves], height=0.8, facecolor="none",
+        edgecolor=INK, alpha=0.35, hatch="////", linewidth=0, zorder=0,
+    )  # fmt: skip
+    dots = [(_percent(loss), place - 0.25) for place in places for loss in lines[place].estimate.losses]
+    axes.plot([x for x, _ in dots], [y for _, y in dots], ".", color=INK, markersize=2.5, alpha=0.7, zorder=3)
+
+
 def _draw_line(axes: Axes, place: int, line: _Line, edge: float) -> None:
     found, one = line.estimate, line.finding
     marker, colour, filled, _ = _STYLES.get(one.verdict, _OTHER)
-    if one.margin is not None:
-        half = min(_percent(one.margin), edge)
-        axes.barh(place, 2 * half, left=-half, height=0.8, color=GRID, alpha=0.55, zorder=0)
-    if one.floor:
-        half = min(_percent(one.floor), edge)
-        axes.barh(
-            place, 2 * half, left=-half, height=0.8, facecolor="none", edgecolor=INK, alpha=0.35,
-            hatch="////", linewidth=0, zorder=0,
-        )  # fmt: skip
     low, high = _percent(found.lo), _percent(found.hi)
     axes.hlines(place, max(low, -edge), min(high, edge), color=COLOURS[colour], linewidth=1.8, zorder=2)
     for end, cut in ((low, low < -edge), (high, high > edge)):
         if cut:  # an arrow: the interval goes on
             side = -edge if end < 0 else edge
             axes.plot(side, place, marker="<" if end < 0 else ">", color=COLOURS[colour], clip_on=False)
-    losses = [_percent(loss) for loss in found.losses]
-    axes.plot(losses, [place - 0.22] * len(losses), ".", color=INK, markersize=2.5, alpha=0.7, zorder=3)
     axes.plot(
         _percent(found.mean),
         place,

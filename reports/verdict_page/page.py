@@ -52,7 +52,8 @@ def comparison_context(data: Compared) -> dict[str, Any]:
     judgement, verdict = data.judgement, data.judgement.verdict
     matrix = decision_matrix(judgement.comparison)
     names = (verdict.baseline.name, verdict.candidate.name)
-    panels, curve_note = draw_curves(judgement.comparison, names)
+    ranks = {row.cell_id: row.rank for row in matrix.rows}
+    panels, curve_note = draw_curves(judgement.comparison, names, ranks)
     run = data.candidate.run or data.baseline.run
     return {
         "verdict": verdict,

@@ -15,6 +15,8 @@ from reports.tables import number
 from reports.verdict_page.inputs import Compared
 
 MOST_QUANTILES = 64
+FEW_QUANTILES = 24  # of a page with more than MANY_CELLS drawings
+MANY_CELLS = 100
 WIDTH, HEIGHT = 180, 54
 SKETCHED = {"ttft_ms": "TTFT", "tpot_ms": "TPOT"}
 Quantiles = Mapping[tuple[str, str], Sequence[float]]  # (cell_id, column) → ascending values, ms
@@ -46,13 +48,14 @@ def _quantiles(path: Path, launches: Collection[str], cells: Collection[str]) ->
     used = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measured"))
     rows = table.filter(used).to_pandas()
     rows = rows[rows["launch_id"].isin(list(launches)) & rows["cell_id"].isin(list(cells))]
+    most = MOST_QUANTILES if len(cells) <= MANY_CELLS else FEW_QUANTILES
     found: dict[tuple[str, str], Sequence[float]] = {}
     for cell_id, group in rows.groupby("cell_id", dropna=False, sort=True):
         for column in SKETCHED:
             values = group[column].to_numpy(dtype=np.float64)
             values = values[np.isfinite(values)]
             if len(values):
-                shares = np.linspace(0.0, 1.0, min(len(values), MOST_QUANTILES))
+                shares = np.linspace(0.0, 1.0, min(len(values), most))
                 found[str(cell_id), column] = [float(value) for value in np.quantile(values, shares)]
     return found
 

@@ -42,7 +42,7 @@ def matrix_rows(root):
 def no_drawings(monkeypatch, request):
     """Figures take longer than all the rest; tests of them ask for the fixture `drawings`."""
     if "drawings" not in request.fixturenames:
-        monkeypatch.setattr(page, "draw_curves", lambda comparison, names: ([], ""))
+        monkeypatch.setattr(page, "draw_curves", lambda comparison, names, ranks: ([], ""))
         monkeypatch.setattr(page, "forest", lambda columns, rows: Forest(plots=[], left_out=[]))
 
 
