@@ -268,3 +268,19 @@ def test_fused_q_without_an_indexer(cpp):
     expected = fused_q(REFERENCE, *args, index_dim=INDEX_DIM, index_dtype="fp8", hadamard=True)[0]
     close(q, expected, torch.float32)
     assert index_q.shape[0] == index_w.shape[0] == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("nope", "latent"), [(1, 31), (23, 100), (24, 192), (7, 240)])
+def test_fused_q_rows_do_not_depend_on_their_number(cpp, nope, latent, dtype):
+    """Odd sizes: an inner dimension without a partner, and columns beside whole vectors."""
+    heads = 3
+    projected = random(15, heads * (nope + ROPE), seed=1, dtype=dtype)
+    w_uk = random(heads, nope, latent, seed=2, dtype=dtype, scale=0.2)
+    options = {"index_dim": INDEX_DIM, "index_dtype": "bf16", "hadamard": False}
+    whole, *_ = cpp.fused_q(projected, w_uk, rotary(), torch.arange(15), None, **options)
+    expected, *_ = fused_q(REFERENCE, projected, w_uk, rotary(), torch.arange(15), None, **options)
+    near(whole, expected, dtype)
+    for rows in (1, 2, 3, 4, 6, 8):
+        part, *_ = cpp.fused_q(projected[:rows], w_uk, rotary(), torch.arange(rows), None, **options)
+        assert torch.equal(part, whole[:rows]), rows

@@ -1,8 +1,10 @@
 // Matrix products for few rows, where a library call costs more than the product. float32 accumulation.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
+#include "scratch.h"
 #include "simd.h"
 
 namespace gemm {
@@ -75,10 +77,24 @@ inline void dot_block(const T* x, int64_t ldx, const T* const* w, int64_t K, Out
   }
 }
 
+// Weights are fetched this many bytes ahead: what the processor fetches by itself falls behind where few rows leave
+// little to compute per column. Behind the last one stand the next matrix's, and a fetch never faults.
+constexpr int64_t kFetchAhead = 8192;
+
+template <typename T>
+inline void fetch_ahead(const Strided<T>& w, int64_t n, int64_t count, int64_t K) {
+  simd::prefetch(reinterpret_cast<const char*>(w[n]) + kFetchAhead, count * K * sizeof(T));
+}
+
+// rows of a cache: who gathers them fetches them
+template <typename T>
+inline void fetch_ahead(const T* const*, int64_t, int64_t, int64_t) {}
+
 template <int NR, typename T, typename Rows, typename Out>
 inline void dot_columns(const T* x, int64_t ldx, const Rows& w, int64_t n, int64_t M, int64_t K, Out* y, int64_t ldy) {
   const T* columns[NR];
   for (int i = 0; i < NR; ++i) columns[i] = w[n + i];
+  fetch_ahead(w, n, NR, K);
   int64_t m = 0;
   for (; m + 4 <= M; m += 4) dot_block<4, NR>(x + m * ldx, ldx, columns, K, y + m * ldy + n, ldy);
   for (; m + 2 <= M; m += 2) dot_block<2, NR>(x + m * ldx, ldx, columns, K, y + m * ldy + n, ldy);
@@ -123,6 +139,7 @@ inline void axpy_columns(const float* x, int64_t ldx, const Rows& w, int64_t n, 
   int64_t m = 0;
   for (; m + 8 <= M; m += 8) axpy_block<8, NV>(x + m * ldx, ldx, w, n, K, y + m * ldy, ldy);
   for (; m + 4 <= M; m += 4) axpy_block<4, NV>(x + m * ldx, ldx, w, n, K, y + m * ldy, ldy);
+  for (; m + 2 <= M; m += 2) axpy_block<2, NV>(x + m * ldx, ldx, w, n, K, y + m * ldy, ldy);
   for (; m < M; ++m) axpy_block<1, NV>(x + m * ldx, ldx, w, n, K, y + m * ldy, ldy);
 }
 
@@ -132,11 +149,95 @@ inline void nn_add(const float* x, int64_t ldx, const Rows& w, int64_t M, int64_
   int64_t n = 0;
   if (M == 1)
     for (; n + 8 * W <= N; n += 8 * W) axpy_columns<8>(x, ldx, w, n, M, K, y, ldy);
+  if (M < 8)  // few rows need more columns in flight
+    for (; n + 4 * W <= N; n += 4 * W) axpy_columns<4>(x, ldx, w, n, M, K, y, ldy);
   for (; n + 2 * W <= N; n += 2 * W) axpy_columns<2>(x, ldx, w, n, M, K, y, ldy);
   for (; n + W <= N; n += W) axpy_columns<1>(x, ldx, w, n, M, K, y, ldy);
   for (; n < N; ++n)
     for (int64_t m = 0; m < M; ++m)
       for (int64_t k = 0; k < K; ++k) y[m * ldy + n] += x[m * ldx + k] * static_cast<float>(w[k][n]);
+}
+
+// y[M, N] = x[M, K] · w with K rows w[k] of N values
+template <typename Rows>
+inline void nn(const float* x, int64_t ldx, const Rows& w, int64_t M, int64_t N, int64_t K, float* y, int64_t ldy) {
+  for (int64_t m = 0; m < M; ++m) std::fill_n(y + m * ldy, N, 0.0f);
+  nn_add(x, ldx, w, M, N, K, y, ldy);
+}
+
+#ifdef __AVX512BF16__
+// y = x · w for MR rows and NV times 32 columns from column n on; `live` masks the columns of the last block. Two rows
+// of w are interleaved, so that a lane adds two products at once. Heads' matrices stand one behind the other: while one
+// is multiplied, the next one is fetched.
+template <int MR, int NV>
+inline void pair_block(const bf16* x, int64_t ldx, const Strided<bf16>& w, int64_t n, int64_t K, __mmask32 live, float* y,
+                       int64_t ldy) {
+  vf acc[MR * NV * 2] = {};
+  const auto add = [&](int64_t k, auto has_odd) {
+    __m512bh low[NV], high[NV];
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) {
+      const int64_t at = n + v * 32;
+      const __m512i even = _mm512_maskz_loadu_epi16(live, w[k] + at);
+      const __m512i odd = has_odd ? _mm512_maskz_loadu_epi16(live, w[k + 1] + at) : _mm512_setzero_si512();
+      low[v] = (__m512bh)_mm512_unpacklo_epi16(even, odd);
+      high[v] = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+      __builtin_prefetch(w[k + K] + at);
+      if constexpr (has_odd) __builtin_prefetch(w[k + 1 + K] + at);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) {
+      uint32_t pair = 0;
+      std::memcpy(&pair, x + m * ldx + k, has_odd ? 4 : 2);
+      const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(pair));
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; ++v) {
+        vf* sums = acc + (m * NV + v) * 2;
+        sums[0] = (vf)_mm512_dpbf16_ps((__m512)sums[0], factor, low[v]);
+        sums[1] = (vf)_mm512_dpbf16_ps((__m512)sums[1], factor, high[v]);
+      }
+    }
+  };
+  int64_t k = 0;
+  for (; k + 2 <= K; k += 2) add(k, std::true_type{});
+  if (k < K) add(k, std::false_type{});
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+  for (int m = 0; m < MR; ++m)
+    for (int v = 0; v < NV; ++v) {
+      const __m512 a = (__m512)acc[(m * NV + v) * 2], b = (__m512)acc[(m * NV + v) * 2 + 1];
+      float* to = y + m * ldy + n + v * 32;
+      _mm512_mask_storeu_ps(to, static_cast<__mmask16>(live), _mm512_permutex2var_ps(a, first, b));
+      _mm512_mask_storeu_ps(to + 16, static_cast<__mmask16>(live >> 16), _mm512_permutex2var_ps(a, second, b));
+    }
+}
+
+template <int NV>
+inline void pair_columns(const bf16* x, int64_t ldx, const Strided<bf16>& w, int64_t n, int64_t M, int64_t K,
+                         __mmask32 live, float* y, int64_t ldy) {
+  int64_t m = 0;
+  for (; m + 4 <= M; m += 4) pair_block<4, NV>(x + m * ldx, ldx, w, n, K, live, y + m * ldy, ldy);
+  for (; m + 3 <= M; m += 3) pair_block<3, NV>(x + m * ldx, ldx, w, n, K, live, y + m * ldy, ldy);
+  for (; m + 2 <= M; m += 2) pair_block<2, NV>(x + m * ldx, ldx, w, n, K, live, y + m * ldy, ldy);
+  for (; m < M; ++m) pair_block<1, NV>(x + m * ldx, ldx, w, n, K, live, y + m * ldy, ldy);
+}
+#endif
+
+// y[M, N] = x[M, K] · w with K rows w[k] of N values
+inline void nn(const bf16* x, int64_t ldx, const Strided<bf16>& w, int64_t M, int64_t N, int64_t K, float* y,
+               int64_t ldy) {
+#ifdef __AVX512BF16__
+  constexpr __mmask32 kAll = 0xffffffffu;
+  int64_t n = 0;
+  if (M < 4)
+    for (; n + 128 <= N; n += 128) pair_columns<4>(x, ldx, w, n, M, K, kAll, y, ldy);
+  for (; n + 64 <= N; n += 64) pair_columns<2>(x, ldx, w, n, M, K, kAll, y, ldy);
+  for (; n < N; n += 32) pair_columns<1>(x, ldx, w, n, M, K, N - n >= 32 ? kAll : kAll >> (32 - (N - n)), y, ldy);
+#else
+  Scratch<float> wide(M * K);
+  for (int64_t m = 0; m < M; ++m) simd::convert(x + m * ldx, wide + m * K, K);
+  nn(static_cast<const float*>(wide), K, w, M, N, K, y, ldy);
+#endif
 }
 
 }  // namespace gemm
