@@ -111,24 +111,29 @@ inline void silu_mul(const In* gate_up, T* out, int64_t inner) {
   }
 }
 
-// y [rows, D] float32 = one expert on contiguous x [rows, D].
+// y [rows, D] float32 = one expert on contiguous x [rows, D], for few rows.
+template <typename T>
+void few_rows(const T* x, int64_t rows, int64_t dim, int64_t inner, const T* w13, const T* w2, float* y) {
+  Scratch<float> gate_up(rows * 2 * inner);
+  Scratch<T> hidden(rows * inner);
+  float* g = gate_up;
+  T* h = hidden;
+  at::parallel_for(0, 2 * inner, grain(rows * dim), [&](int64_t begin, int64_t end) {
+    gemm::nt(x, dim, gemm::Strided<T>{w13 + begin * dim, dim}, rows, end - begin, dim, g + begin, 2 * inner);
+  });
+  for (int64_t t = 0; t < rows; ++t) silu_mul(g + t * 2 * inner, h + t * inner, inner);
+  at::parallel_for(0, dim, grain(rows * inner), [&](int64_t begin, int64_t end) {
+    gemm::nt(static_cast<const T*>(h), inner, gemm::Strided<T>{w2 + begin * inner, inner}, rows, end - begin, inner,
+             y + begin, dim);
+  });
+}
+
+// The same for any number of rows.
 template <typename T>
 void expert(const at::Tensor& x, const at::Tensor& w13, const at::Tensor& w2, float* y) {
   const int64_t rows = x.size(0), dim = x.size(1), inner = w2.size(1);
   if (rows <= kFewRows) {
-    at::Tensor gate_up = at::empty({rows, 2 * inner}, x.options().dtype(at::kFloat));
-    at::Tensor hidden = at::empty({rows, inner}, x.options());
-    float* g = gate_up.mutable_data_ptr<float>();
-    T* h = hidden.mutable_data_ptr<T>();
-    const T *from = x.const_data_ptr<T>(), *a = w13.const_data_ptr<T>(), *b = w2.const_data_ptr<T>();
-    at::parallel_for(0, 2 * inner, grain(rows * dim), [&](int64_t begin, int64_t end) {
-      gemm::nt(from, dim, gemm::Strided<T>{a + begin * dim, dim}, rows, end - begin, dim, g + begin, 2 * inner);
-    });
-    for (int64_t t = 0; t < rows; ++t) silu_mul(g + t * 2 * inner, h + t * inner, inner);
-    at::parallel_for(0, dim, grain(rows * inner), [&](int64_t begin, int64_t end) {
-      gemm::nt(static_cast<const T*>(h), inner, gemm::Strided<T>{b + begin * inner, inner}, rows, end - begin, inner,
-               y + begin, dim);
-    });
+    few_rows(x.const_data_ptr<T>(), rows, dim, inner, w13.const_data_ptr<T>(), w2.const_data_ptr<T>(), y);
     return;
   }
   const at::Tensor gate_up = at::linear(x, w13);
@@ -148,7 +153,7 @@ void expert(const at::Tensor& x, const at::Tensor& w13, const at::Tensor& w2, fl
 template <typename T>
 at::Tensor experts(const at::Tensor& x, const int32_t* ids, const float* weights, int64_t top_k, const at::Tensor& w13,
                    const at::Tensor& w2) {
-  const int64_t rows = x.size(0), dim = x.size(1), count = w13.size(0);
+  const int64_t rows = x.size(0), dim = x.size(1), count = w13.size(0), inner = w2.size(2);
   std::vector<int64_t> starts(count + 1, 0);
   for (int64_t i = 0; i < rows * top_k; ++i) {
     TORCH_CHECK(ids[i] < count, "expert ", ids[i], " of ", count);
@@ -177,7 +182,11 @@ at::Tensor experts(const at::Tensor& x, const int32_t* ids, const float* weights
       for (int64_t i = begin; i < end; ++i)
         std::memcpy(rows_of + i * dim, from + slots[i] / top_k * x.stride(0), dim * sizeof(T));
     });
-    expert<T>(gathered.narrow(0, 0, n), w13.select(0, e), w2.select(0, e), y);
+    if (n <= kFewRows)
+      few_rows<T>(rows_of, n, dim, inner, w13.const_data_ptr<T>() + e * 2 * inner * dim,
+               w2.const_data_ptr<T>() + e * dim * inner, y);
+    else
+      expert<T>(gathered.narrow(0, 0, n), w13.select(0, e), w2.select(0, e), y);
     at::parallel_for(0, n, grain(dim), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         float* row = to + slots[i] / top_k * dim;
