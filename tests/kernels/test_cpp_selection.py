@@ -124,14 +124,16 @@ def test_relu_stands_before_the_signed_weight(cpp):
     assert scored(cpp, [3.0, -9.0, 1.0, 2.0], -1.0, k=3) == [1, 2, 3]
 
 
-def test_scores_do_not_depend_on_the_batch(cpp):
+@pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
+def test_scores_do_not_depend_on_the_batch(cpp, index_dtype):
     """A row alone and among its neighbours selects the same keys in the same order."""
+    query_dtypes = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
     rows = [(0, n) for n in range(100, 163)]
     together = paged_batch(rows, requests=1, k=16, max_len=192)
-    cache = filled_cache(together, requests=1, max_len=192)
-    q, weights = random(63, 16, 32, seed=1), random(63, 16, seed=2)
+    cache = filled_cache(together, requests=1, max_len=192, index_dtype=index_dtype)
+    q, weights = random(63, 16, 32, seed=1).to(query_dtypes[index_dtype]), random(63, 16, seed=2)
     cpp.index_topk(q, weights, cache, together, 16)
-    for t in (0, 31, 32, 62):
+    for t in (0, 1, 31, 32, 61, 62):
         alone = paged_batch([rows[t]], requests=1, k=16, max_len=192)
         cpp.index_topk(q[t : t + 1], weights[t : t + 1], cache, alone, 16)
         assert torch.equal(alone.topk_indices[0], together.topk_indices[t])

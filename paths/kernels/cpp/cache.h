@@ -136,6 +136,13 @@ struct Index {
     }
   }
 
+  int64_t key_bytes() const { return dim * (format == Format::kFloat32 ? 4 : format == Format::kBf16 ? 2 : 1); }
+
+  // Where the key of a slot begins.
+  const char* at(int64_t slot) const { return data + (slot / page) * block_bytes + (slot % page) * key_bytes(); }
+
+  void fetch(int64_t slot) const { simd::prefetch(at(slot), key_bytes()); }
+
   // Stored key of one slot as float32 [dI], without its scale; returns the scale.
   float read(int64_t slot, float* key) const {
     const char* block = data + (slot / page) * block_bytes;

@@ -3,6 +3,7 @@
 // Rows of one request that stand together form a task and share the converted keys. A score is the same sum in the
 // same order whatever the task holds: lanes are heads, the loop runs over the dimension.
 #include <algorithm>
+#include <type_traits>
 
 #include "cache.h"
 #include "op.h"
@@ -10,6 +11,7 @@
 
 namespace index_topk_op {
 
+using simd::bf16;
 using simd::vf;
 using simd::W;
 
@@ -21,20 +23,26 @@ struct Task {
   int64_t begin, end;
 };
 
-// Ascending order of these numbers is: larger score first, then smaller index. NaN ranks as -inf, -0 as +0.
-inline uint64_t rank(float score, int64_t index) {
+// Ascending order of these numbers is that of descending scores. NaN ranks as -inf, -0 as +0.
+inline uint32_t rank(float score) {
   if (score != score) score = -std::numeric_limits<float>::infinity();
   score += 0.0f;
   uint32_t bits;
   std::memcpy(&bits, &score, sizeof(bits));
-  const uint32_t descending = (bits & 0x80000000u) ? bits : ~(bits | 0x80000000u);
-  return (static_cast<uint64_t>(descending) << 32) | static_cast<uint64_t>(index);
+  return (bits & 0x80000000u) ? bits : ~(bits | 0x80000000u);
 }
 
 // Queries of one row with heads in lanes: [groups][dI][W], padded with zeros; and their weights [groups][W].
 struct Row {
   const float *queries, *weights;
 };
+
+// Lanes of group `g` that hold a head: an infinite key would make NaN of the zeros in the others.
+inline simd::vi live_heads(int64_t g, int64_t heads) {
+  simd::vi live;
+  for (int i = 0; i < W; ++i) live[i] = g * W + i < heads ? -1 : 0;
+  return live;
+}
 
 // Scores of `count` keys (at most kKeysAtOnce) that stand `dim` apart.
 template <int N>
@@ -50,8 +58,7 @@ inline void score_keys(const Row& row, int64_t groups, int64_t heads, int64_t di
       for (int n = 0; n < N; ++n) acc[n] += simd::splat(keys[n * dim + d]) * lane;
     }
     const vf weight = simd::load(row.weights + g * W);
-    simd::vi live;
-    for (int i = 0; i < W; ++i) live[i] = g * W + i < heads;
+    const simd::vi live = live_heads(g, heads);
     for (int n = 0; n < N; ++n) {
       const vf positive = acc[n] < 0.0f ? vf{} : acc[n];  // keeps NaN
       total[n] += live ? positive * weight : vf{};
@@ -72,11 +79,86 @@ void spread_heads(const Q* q, const float* w, int64_t heads, int64_t dim, int64_
   }
 }
 
-void select(float* scores, int64_t length, int64_t k, uint64_t* order, int32_t* out) {
-  for (int64_t s = 0; s < length; ++s) order[s] = rank(scores[s], s);
-  std::nth_element(order, order + k - 1, order + length);
-  std::sort(order, order + k);
-  for (int64_t i = 0; i < k; ++i) out[i] = static_cast<int32_t>(order[i] & 0xffffffffu);
+#ifdef __AVX512BF16__
+// The same for bfloat16: two values of a dimension per lane, `queries` [groups][dI / 2][W] pairs.
+template <typename Q>
+void spread_pairs(const Q* q, const float* w, int64_t heads, int64_t dim, int64_t groups, bf16* queries,
+                  float* weights) {
+  std::fill(queries, queries + groups * dim * W, bf16(0.0f));
+  std::fill(weights, weights + groups * W, 0.0f);
+  Scratch<float> wide(dim);
+  Scratch<bf16> row(dim);
+  for (int64_t h = 0; h < heads; ++h) {
+    simd::convert(q + h * dim, static_cast<float*>(wide), dim);
+    simd::narrow(wide, static_cast<bf16*>(row), dim);
+    bf16* to = queries + (h / W) * dim * W + 2 * (h % W);
+    for (int64_t d = 0; d < dim; d += 2) std::memcpy(to + d * W, row + d, 2 * sizeof(bf16));
+    weights[h] = w[h];
+  }
+}
+
+// Scores of R rows and kKeysAtOnce keys, row i's into scores + i × stride.
+template <int R>
+inline void score_pairs(const bf16* queries, const float* weights, int64_t groups, int64_t heads, int64_t dim,
+                        const bf16* const* keys, const float* scales, float* scores, int64_t stride) {
+  constexpr int N = kKeysAtOnce;
+  vf total[R * N] = {};
+  for (int64_t g = 0; g < groups; ++g) {
+    vf acc[R * N] = {};
+    for (int64_t d = 0; d < dim; d += 2) {
+      __m512bh lanes[R];
+      for (int r = 0; r < R; ++r)
+        lanes[r] = (__m512bh)_mm512_loadu_si512(queries + (r * groups + g) * dim * W + d * W);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        int32_t pair;
+        std::memcpy(&pair, keys[n] + d, sizeof(pair));
+        const __m512bh key = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) acc[r * N + n] = (vf)_mm512_dpbf16_ps((__m512)acc[r * N + n], key, lanes[r]);
+      }
+    }
+    const simd::vi live = live_heads(g, heads);
+    for (int r = 0; r < R; ++r) {
+      const vf weight = simd::load(weights + (r * groups + g) * W);
+      for (int n = 0; n < N; ++n) {
+        const vf a = acc[r * N + n];
+        const vf positive = a < 0.0f ? vf{} : a;
+        total[r * N + n] += live ? positive * weight : vf{};
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int n = 0; n < N; n += 4) {
+      float sums[4];
+      simd::sum4(total + r * N + n, sums);
+      for (int i = 0; i < 4; ++i) scores[r * stride + n + i] = sums[i] * scales[n + i];
+    }
+}
+#endif
+
+// The k best positions, best first, the lower one on a tie. The rank of the last of them is found bit by bit: counting
+// has no branches to mispredict.
+void select(const float* scores, int64_t length, int64_t k, uint32_t* ranks, uint64_t* best, int32_t* out) {
+  for (int64_t s = 0; s < length; ++s) ranks[s] = rank(scores[s]);
+  uint32_t last = 0;
+  int64_t before = 0;  // ranks below `last`
+  for (int bit = 31; bit >= 0; --bit) {
+    const uint32_t candidate = last | (1u << bit);
+    int32_t below = 0;
+    for (int64_t s = 0; s < length; ++s) below += ranks[s] < candidate;
+    if (below < k) {
+      last = candidate;
+      before = below;
+    }
+  }
+  int64_t found = 0, ties = k - before;
+  for (int64_t s = 0; s < length; ++s) {
+    if (ranks[s] > last || (ranks[s] == last && ties-- <= 0)) continue;
+    best[found++] = (static_cast<uint64_t>(ranks[s]) << 32) | static_cast<uint64_t>(s);
+  }
+  std::sort(best, best + k);
+  for (int64_t i = 0; i < k; ++i) out[i] = static_cast<int32_t>(best[i] & 0xffffffffu);
 }
 
 std::vector<Task> split_tasks(const int32_t* req_rows, int64_t rows) {
@@ -97,9 +179,90 @@ struct Inputs {
   int32_t* out;
 };
 
+// Rows of one task that have to choose.
+struct Chooser {
+  const Inputs& in;
+  std::vector<int64_t> rows;
+  int64_t longest, groups, stride;  // stride of a row's scores
+  const int32_t* blocks;
+
+  int64_t count() const { return static_cast<int64_t>(rows.size()); }
+  int64_t slot(int64_t position) const {
+    return blocks[position / in.keys.page] * in.keys.page + position % in.keys.page;
+  }
+};
+
+template <typename Q>
+void score_all(const Chooser& c, const Q* queries, float* scores) {
+  const Inputs& in = c.in;
+  const int64_t groups = c.groups, count = c.count(), q_size = groups * in.dim * W;
+  Scratch<float> spread(count * q_size), weights(count * groups * W), keys(kKeyBlock * in.dim);
+  float scales[kKeyBlock];
+  for (int64_t i = 0; i < count; ++i)
+    spread_heads(queries + c.rows[i] * in.heads * in.dim, in.weights + c.rows[i] * in.heads, in.heads, in.dim, groups,
+                 spread + i * q_size, weights + i * groups * W);
+  for (int64_t start = 0; start < c.longest; start += kKeyBlock) {
+    const int64_t stop = std::min(start + kKeyBlock, c.longest);
+    for (int64_t s = start; s < stop; ++s) scales[s - start] = in.keys.read(c.slot(s), keys + (s - start) * in.dim);
+    for (int64_t i = 0; i < count; ++i) {
+      const Row row{spread + i * q_size, weights + i * groups * W};
+      const int64_t end = std::min<int64_t>(stop, in.lengths[c.rows[i]]);
+      int64_t s = start;
+      for (; s + kKeysAtOnce <= end; s += kKeysAtOnce)
+        score_keys<kKeysAtOnce>(row, groups, in.heads, in.dim, keys + (s - start) * in.dim, scales + s - start,
+                                scores + i * c.stride + s);
+      for (; s < end; ++s)
+        score_keys<1>(row, groups, in.heads, in.dim, keys + (s - start) * in.dim, scales + s - start,
+                      scores + i * c.stride + s);
+    }
+  }
+}
+
+#ifdef __AVX512BF16__
+// Keys of bfloat16 are read in place, those of fp8 widened, which is exact; rows go in pairs that share them.
+template <typename Q>
+void score_all_pairs(const Chooser& c, const Q* queries, float* scores) {
+  const Inputs& in = c.in;
+  const int64_t groups = c.groups, count = c.count(), q_size = groups * in.dim * W, w_size = groups * W;
+  const bool in_place = in.keys.format == cache::Format::kBf16;
+  Scratch<bf16> spread(count * q_size), widened(in_place ? 1 : kKeyBlock * in.dim);
+  Scratch<float> weights(count * w_size), key(in.dim);
+  const bf16* keys[kKeyBlock];
+  float scales[kKeyBlock];
+  for (int64_t i = 0; i < count; ++i)
+    spread_pairs(queries + c.rows[i] * in.heads * in.dim, in.weights + c.rows[i] * in.heads, in.heads, in.dim, groups,
+                 spread + i * q_size, weights + i * w_size);
+  for (int64_t start = 0; start < c.longest; start += kKeyBlock) {
+    const int64_t stop = std::min(start + kKeyBlock, c.longest);
+    for (int64_t s = start; s < std::min(start + kKeyBlock, c.stride); ++s) {
+      if (s + kKeyBlock < c.longest) in.keys.fetch(c.slot(s + kKeyBlock));
+      const int64_t slot = c.slot(std::min(s, stop - 1));
+      if (in_place) {
+        keys[s - start] = reinterpret_cast<const bf16*>(in.keys.at(slot));
+        scales[s - start] = 1.0f;
+      } else {
+        bf16* to = widened + (s - start) * in.dim;
+        scales[s - start] = in.keys.read(slot, key);
+        simd::narrow(key, to, in.dim);
+        keys[s - start] = to;
+      }
+    }
+    for (int64_t s = start; s < stop; s += kKeysAtOnce) {
+      const bf16* const* from = keys + (s - start);
+      int64_t i = 0;
+      for (; i + 2 <= count; i += 2)
+        score_pairs<2>(spread + i * q_size, weights + i * w_size, groups, in.heads, in.dim, from, scales + s - start,
+                       scores + i * c.stride + s, c.stride);
+      if (i < count)
+        score_pairs<1>(spread + i * q_size, weights + i * w_size, groups, in.heads, in.dim, from, scales + s - start,
+                       scores + i * c.stride + s, c.stride);
+    }
+  }
+}
+#endif
+
 template <typename Q>
 void run_task(const Inputs& in, const Q* queries, const Task& task) {
-  const int64_t groups = (in.heads + W - 1) / W;
   std::vector<int64_t> rows;
   int64_t longest = 0;
   for (int64_t t = task.begin; t < task.end; ++t) {
@@ -114,35 +277,23 @@ void run_task(const Inputs& in, const Q* queries, const Task& task) {
   }
   if (rows.empty()) return;
   TORCH_CHECK((longest + in.keys.page - 1) / in.keys.page <= in.max_blocks, "length beyond the block table");
-  const int64_t count = static_cast<int64_t>(rows.size()), q_size = groups * in.dim * W;
-  Scratch<float> spread(count * q_size), weights(count * groups * W), scores(count * longest);
-  Scratch<float> keys(kKeyBlock * in.dim);
-  float scales[kKeyBlock];
-  for (int64_t i = 0; i < count; ++i)
-    spread_heads(queries + rows[i] * in.heads * in.dim, in.weights + rows[i] * in.heads, in.heads, in.dim, groups,
-                 spread + i * q_size, weights + i * groups * W);
-  const int32_t* blocks = in.block_table + in.req_rows[task.begin] * in.table_stride;
-  for (int64_t start = 0; start < longest; start += kKeyBlock) {
-    const int64_t stop = std::min(start + kKeyBlock, longest);
-    for (int64_t s = start; s < stop; ++s) {
-      const int64_t slot = blocks[s / in.keys.page] * in.keys.page + s % in.keys.page;
-      scales[s - start] = in.keys.read(slot, keys + (s - start) * in.dim);
+  const int64_t stride = (longest + kKeysAtOnce - 1) / kKeysAtOnce * kKeysAtOnce;
+  const Chooser c{in, std::move(rows), longest, (in.heads + W - 1) / W, stride,
+                  in.block_table + in.req_rows[task.begin] * in.table_stride};
+  Scratch<float> scores(c.count() * stride);
+  bool scored = false;
+#ifdef __AVX512BF16__
+  if constexpr (!std::is_same_v<Q, float>)
+    if (in.keys.format != cache::Format::kFloat32 && in.dim % 2 == 0) {
+      score_all_pairs(c, queries, scores);
+      scored = true;
     }
-    for (int64_t i = 0; i < count; ++i) {
-      const Row row{spread + i * q_size, weights + i * groups * W};
-      const int64_t end = std::min<int64_t>(stop, in.lengths[rows[i]]);
-      int64_t s = start;
-      for (; s + kKeysAtOnce <= end; s += kKeysAtOnce)
-        score_keys<kKeysAtOnce>(row, groups, in.heads, in.dim, keys + (s - start) * in.dim, scales + s - start,
-                                scores + i * longest + s);
-      for (; s < end; ++s)
-        score_keys<1>(row, groups, in.heads, in.dim, keys + (s - start) * in.dim, scales + s - start,
-                      scores + i * longest + s);
-    }
-  }
-  Scratch<uint64_t> order(longest);
-  for (int64_t i = 0; i < count; ++i)
-    select(scores + i * longest, in.lengths[rows[i]], in.k, order, in.out + rows[i] * in.out_stride);
+#endif
+  if (!scored) score_all(c, queries, scores);
+  Scratch<uint32_t> ranks(longest);
+  Scratch<uint64_t> best(in.k);
+  for (int64_t i = 0; i < c.count(); ++i)
+    select(scores + i * stride, in.lengths[c.rows[i]], in.k, ranks, best, in.out + c.rows[i] * in.out_stride);
 }
 
 void index_topk(const at::Tensor& q, const at::Tensor& weights, const at::Tensor& index, std::string_view index_dtype,
