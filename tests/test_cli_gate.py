@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from datetime import date, timedelta
 
@@ -19,6 +18,8 @@ from tests.gating import FAST_BASELINE, PATIENT, QUICK, gated, run_of, verdict_o
 DRY = ("+path=scripted", "concurrency=4,1", "dry_run=true")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_slow_candidate_fails_and_every_artifact_says_so(tmp_path):
     summary = tmp_path / "step.md"
     words = ("+path=scripted", "path.options.gap_ms=30", "tier=pr", "pairs=4", "concurrency=2")
@@ -37,9 +38,9 @@ def test_a_slow_candidate_fails_and_every_artifact_says_so(tmp_path):
     assert {"out_tps", "tpot_pooled_ms"} <= failed
     assert all(gate["n_pairs"] == 4 for gate in verdict["gates"])
     records, _ = read_records(run / "records.jsonl")
-    assert [record.arm for record in records] == ["baseline", "candidate", "candidate", "baseline"] * 2
-    prompts = [record.round for record in records]
-    assert prompts == [1, 1, 2, 2, 3, 3, 4, 4]
+    planned = records[:8]  # a pair that a busy machine spoilt is measured again after them
+    assert [record.arm for record in planned] == ["baseline", "candidate", "candidate", "baseline"] * 2
+    assert [record.round for record in planned] == [1, 1, 2, 2, 3, 3, 4, 4]
     info = RunInfo.model_validate_json((run / "run.json").read_text())
     assert info.exit_code == 1 and info.comparison is not None
     assert info.comparison.difference == ["path.options.gap_ms: 2 → 30"]
@@ -64,14 +65,18 @@ def test_smoke_judges_no_speed_and_still_everything_else(tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "code", "word"),
-    [("fail_every=1", 5, "FAILED"), ("requests=[{events:[[1,1]],finish:stop}]", 6, "INVALID")],
+    [
+        ("fail_every=1", 5, "FAILED"),
+        pytest.param("requests=[{events:[[1,1]],finish:stop}]", 6, "INVALID", marks=pytest.mark.slow),
+    ],
 )
 def test_a_gate_that_examined_nothing_is_never_0(option, code, word, tmp_path):
     words = ("+path=scripted", f"path.options.{option}", "tier=smoke", "concurrency=1")
     done = gated(*FAST_BASELINE, *words, *QUICK, cwd=tmp_path)
     verdict = verdict_of(tmp_path)
     assert done.returncode == verdict["exit_code"], done.stdout
-    assert done.returncode == code and verdict["examined"] == 0 and word in done.stdout
+    assert done.returncode == code and word in done.stdout
+    assert verdict["counts"]["PASS"] == verdict["counts"]["IMPROVED"] == 0
 
 
 def test_the_plan_is_printed_and_nothing_written(tmp_path, monkeypatch, capsys):
@@ -130,6 +135,8 @@ def test_an_installation_without_git_is_told(tmp_path, monkeypatch, capsys):
     assert "is not a git checkout" in refusal(capsys, *DRY[:2], "baseline_rev=HEAD")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_resume_after_sigkill_keeps_launches_that_ended(tmp_path):
     words = (*FAST_BASELINE, "+path=scripted", "pairs=2", "concurrency=1,2", *QUICK, "measure_s=0.6")
     words = tuple(dict.fromkeys(word for word in words if word != "measure_s=0.2"))
@@ -145,12 +152,14 @@ def test_resume_after_sigkill_keeps_launches_that_ended(tmp_path):
     )
     records = run_of(tmp_path) / "records.jsonl"
     wait_until(lambda: records.is_file() and records.read_text().count("\n") >= 3, timeout_s=60)
+    os.kill(process.pid, signal.SIGSTOP)
     busy = gated(f"resume={run_of(tmp_path).name}", cwd=tmp_path)
     assert busy.returncode == 2 and "still going on" in busy.stderr
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    time.sleep(0.2)
     before, _ = read_records(records)
+    assert 3 <= len(before) < 8
+    ended = [one for one in before if [other.order for other in before].count(one.order) == 2]
     changed = gated(*words, f"resume={run_of(tmp_path).name}", "seed=7", cwd=tmp_path)
     assert changed.returncode == 2, changed.stderr
     assert "seed was 0, is 7" in changed.stderr.splitlines()[-1]
@@ -158,8 +167,9 @@ def test_resume_after_sigkill_keeps_launches_that_ended(tmp_path):
     done = gated(f"resume={run_of(tmp_path).name}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     after, _ = read_records(records)
-    assert len(after) == 8 and after[:2] == before[:2]
-    assert [record.launch_id for record in after[2:4]] == ["L001.2"] * 2
+    assert len(after) == 8 and after[: len(ended)] == ended
+    assert not {one.launch_id for one in before if one not in ended} & {one.launch_id for one in after}
+    assert sorted(one.order for one in after) == [0, 0, 1, 1, 2, 2, 3, 3]
     info = RunInfo.model_validate_json((run_of(tmp_path) / "run.json").read_text())
     assert len(info.resumed_at) == 1 and info.exit_code == 0 and "pairs=2" in info.command
     assert names(tmp_path / "results") == [info.run_id]

@@ -19,7 +19,7 @@ def delayed(engine: Engine, config: EngineConfig) -> Engine:
 
 
 class DelayedEngine:
-    """After each step it computes nothing for `share` of the time that the step took.
+    """After each step, and after its tokens were sent, it computes nothing for `share` of the step's time.
 
     It keeps its core busy, as code that is slower would: wall time and processor time both show it.
     """
@@ -27,15 +27,15 @@ class DelayedEngine:
     def __init__(self, engine: Engine, share: float) -> None:
         self._engine = engine
         self._share = share
+        self._busy_until = 0.0  # as perf_counter counts
 
     def step(self) -> StepEvents:
+        while time.perf_counter() < self._busy_until:
+            pass
         began = time.perf_counter()
         events = self._engine.step()
         now = time.perf_counter()
-        if len(events):  # an engine that waits for its next event is not at work
-            until = now + (now - began) * self._share
-            while time.perf_counter() < until:
-                pass
+        self._busy_until = now + (now - began) * self._share
         return events
 
     def warm_up(self) -> StartupReport:
