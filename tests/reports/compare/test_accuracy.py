@@ -124,6 +124,9 @@ def test_too_many_failed_requests_are_no_loss_of_accuracy():
     (found,) = compare_accuracy(CONTEXT, arm(base), arm({k: Answer(correct=None) for k in base}))
     assert found.verdict is Verdict.INVALID and found.exit_code is ExitCode.INVALID
     assert "100 of 100 questions" in found.reason
+    some = base | {f"q{i:05d}": Answer(correct=None) for i in range(15)}  # the others are all right
+    (found,) = compare_accuracy(CONTEXT, arm(base), arm(some))
+    assert found.verdict is Verdict.INVALID and "15 of 100 questions" in found.reason
 
 
 def test_a_subset_is_never_compared_with_the_full_set():
