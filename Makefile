@@ -8,12 +8,12 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install bench test test-slow lint clean
+.PHONY: help install bench test test-slow test-report lint clean
 
 help: ## this text
 	@echo "Needs Python 3.11 or newer, make and a C++ compiler. Everything else is installed into $(VENV)."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Another interpreter: make PYTHON=python3.12 ..."
 
@@ -27,6 +27,9 @@ test: $(STAMP) ## the test suite, minutes
 
 test-slow: $(STAMP) ## the long suites
 	$(PYTEST) -m slow
+
+test-report: $(STAMP) ## the report in headless Chromium, where there is one; PICTURES=docs keeps screenshots
+	$(BIN)/python -m pytest -m slow -rs tests/reports/browser $(if $(PICTURES),--screenshots $(PICTURES))
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -57,7 +57,7 @@ def _floor(data: Compared) -> Light:
         one.gated and one.floor is not None and one.margin is not None and one.floor >= one.margin > 0
         for one in comparison.findings
     )
-    said = f"A/A run of {comparison.floor_date} ({comparison.floor_source})"
+    said = f"A/A run of {comparison.floor_date}"
     if wide:
         return _light("Noise floor", "warn", f"{said}; in {counted(wide, 'verdict')} it sets the margin")
     return _light("Noise floor", "good", said)
