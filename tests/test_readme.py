@@ -108,7 +108,7 @@ def test_the_job_of_make_bench_is_planned(tmp_path):
 def test_make_explains_itself():
     shown = subprocess.run(["make"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
     targets = re.findall(r"^([a-z-]+): .*##", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    assert {"help", "install", "bench", "test", "test-slow", "lint", "clean"} == set(targets)
+    assert {"help", "install", "bench", "test", "test-slow", "test-report", "lint", "clean"} == set(targets)
     for target in targets:
         assert f"make {target}" in shown
 
