@@ -47,8 +47,10 @@ def print_plan(launches: Sequence[Launch], duplicates: int) -> None:
     for launch in launches:
         if launch.round is not None and launch.round not in seen:
             seen.add(launch.round)
-            err.print(f"[bold]Round {launch.round}[/]")
-        err.print(f"  {launch.launch_id} (pair {launch.pair}, slot {launch.slot}) engine {launch.engine_id}")
+            err.print(f"[bold]{'Pair' if launch.arm else 'Round'} {launch.round}[/]")
+        arm = f" {launch.arm}," if launch.arm else ""
+        place = f"(pair {launch.pair}, slot {launch.slot})"
+        err.print(f"  {launch.launch_id} {place}{arm} engine {launch.engine_id}")
         for cell in launch.cells:
             err.print(f"      {escape(cell.label)}  [dim]{cell.cell_id}[/]")
 

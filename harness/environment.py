@@ -54,6 +54,11 @@ def harness_version() -> str:
 
 @cache
 def code_revision() -> str:
+    """`current_revision` when this process first asked."""
+    return current_revision()
+
+
+def current_revision() -> str:
     """Commit of the checkout that this code runs from; else the package version.
 
     With local changes of the product, "+dirty." and a hash of them: two different states are two revisions.

@@ -11,6 +11,7 @@ from pathlib import Path
 from harness.baseline_code import BaselineCode
 from harness.comparison_info import ComparisonInfo
 from harness.console import err
+from harness.environment import current_revision
 from harness.errors import ExitCode, most_severe, one_line
 from harness.looks import NextPairs, next_look
 from harness.noise_floor import floor_path, keep_floor
@@ -121,9 +122,18 @@ class GatedRun:
         from harness.verdict_table import print_verdict
         from reports.gate.run_gate import judge_folder, write_judgement
 
-        judgement = judge_folder(folder.path, run_codes=codes)
+        judgement = judge_folder(folder.path, run_codes=[*codes, *self._code_changed()])
         tell_step_summary(write_judgement(folder.path, judgement))
         return Closing(code=judgement.outcome.exit_code, say=lambda: print_verdict(judgement, folder.path))
+
+    def _code_changed(self) -> list[ExitCode]:
+        """Each launch reads the code anew: if that changed meanwhile, what was compared has no name."""
+        before, now = self.info.candidate.revision, current_revision()
+        if before == now:
+            return []
+        said = f"harness: the code changed during the run: it was {before}, is {now}; the run is not valid"
+        err.print(said, markup=False, soft_wrap=True)
+        return [ExitCode.INVALID]
 
     def _finish_aa(self, records: Sequence[Record], codes: Sequence[ExitCode]) -> ExitCode:
         path = floor_path(self.out_dir, self.info.fingerprint)

@@ -91,7 +91,8 @@ def _settings(record: Record) -> dict[str, Any]:
     """What may get a column, by name; the path's own options one by one."""
     requested = record.requested
     options = {f"{_OPTION}{name}": value for name, value in requested["options"].items()}
-    return {"round": record.round} | {name: requested[name] for name in _WORTH_A_COLUMN} | options
+    place = {"arm": record.arm, "round": record.round}
+    return place | {name: requested[name] for name in _WORTH_A_COLUMN} | options
 
 
 def _row(record: Record, extra: Sequence[str], latencies: Sequence[str], *, drafts: bool) -> list[str]:

@@ -8,7 +8,7 @@ from tests.command_line import harness_within
 PATIENT = """
 import dataclasses, sys
 import harness.environment
-harness.environment.code_revision = lambda: "r1"
+harness.environment.code_revision = harness.environment.current_revision = lambda: "r1"
 import harness.cell
 harness.cell.CPU_DEFAULTS = dataclasses.replace(harness.cell.CPU_DEFAULTS, lag_limit_ms=1e6)
 from harness.__main__ import main

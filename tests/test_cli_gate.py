@@ -180,7 +180,7 @@ def test_resume_after_sigkill_keeps_launches_that_ended(tmp_path):
 INTERRUPTED = """
 import os, signal, sys
 import harness.environment
-harness.environment.code_revision = lambda: "r1"
+harness.environment.code_revision = harness.environment.current_revision = lambda: "r1"
 import harness.run
 done = harness.run._Run._save
 def save(self, *given, **named):
@@ -235,7 +235,10 @@ def test_noise_floor_then_a_gate_that_stands_on_it(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_commit_that_made_it_slower_is_found(tmp_path):
+@pytest.mark.parametrize(
+    "words", [("+path=scripted", *QUICK), ("+path=dsa_mrv2", *QUICK[:-1])], ids=["scripted", "dsa_mrv2"]
+)
+def test_a_commit_that_made_it_slower_is_found(words, tmp_path):
     """A clone with two commits; the second plants a slow-down in the code, not in the configuration."""
     clone = tmp_path / "clone"
     files = subprocess.run(
@@ -264,12 +267,12 @@ def test_a_commit_that_made_it_slower_is_found(tmp_path):
     subprocess.run([*git[:3], "init", "-q"], check=True)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "before"], check=True)
-    script = clone / "paths" / "script.py"
-    text = script.read_text()
-    assert text.count("self.gap_ms * np.arange") == 1
-    script.write_text(text.replace("self.gap_ms * np.arange", "5 * self.gap_ms * np.arange"))
+    worker = clone / "paths" / "worker.py"
+    text, step = worker.read_text(), "        events = engine.step()\n"
+    assert text.count(step) == 1
+    worker.write_text(text.replace(step, f'        __import__("time").sleep(0.05)\n{step}'))
     subprocess.run([*git, "commit", "-qam", "slower"], check=True)
-    words = ("baseline_rev=HEAD~1", "+path=scripted", "concurrency=2", "tier=pr", "pairs=4", *QUICK)
+    words = ("baseline_rev=HEAD~1", "concurrency=2", "tier=pr", "pairs=4", *words)
     done = subprocess.run(
         [sys.executable, "-c", PATIENT, *words],
         cwd=tmp_path,
