@@ -96,10 +96,12 @@ def pair_cells(
     pairs: list[CellPair] = []
     for choice in choices:
         words = baseline_words(request, choice)
-        baseline = make_cell(baseline_composer, words, revision=baseline_revision)
-        candidate = make_cell(
-            composer, words if request.is_aa else _checked(choice, composer), revision=revision
-        )
+        own = words if request.is_aa else _checked(choice, composer)
+        candidate = make_cell(composer, own, revision=revision)
+        try:
+            baseline = make_cell(baseline_composer, words, revision=baseline_revision)
+        except UserError as error:  # the candidate is right, so it is what the baseline has of its own
+            raise UserError(f"baseline: {error}") from error
         pair = CellPair(baseline=_as_baseline(baseline, candidate, request), candidate=candidate)
         first = found.setdefault(pair.cell_id, pair)
         if first.candidate.arm_id != pair.candidate.arm_id:

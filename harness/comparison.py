@@ -57,22 +57,9 @@ def measure_arms(
     """Plan, check and run; with `resume` go on with that run. Raises UserError."""
     if composed.get("experiment") is not None:
         raise UserError("baseline: an experiment compares its own ladder; leave experiment or baseline out")
-    known = composer.groups["path"]
     code = resolve_baseline(ref=request.baseline_rev, python=request.baseline_python)
     tier = _tier(request, composed)
-    choices = [without_run_words(choice) for choice in expand_sweeps(arguments.overrides, composer.groups)]
-    with code.conf() as conf:
-        baseline_composer = Composer(arguments.config_dirs, packaged=conf) if code.is_foreign else composer
-        if request.baseline is not None and request.baseline not in baseline_composer.groups["path"]:
-            raise UserError(unknown_path(request.baseline, known))
-        pairs = pair_cells(
-            request,
-            choices,
-            composer=composer,
-            baseline_composer=baseline_composer,
-            revision=code_revision(),
-            baseline_revision=code.revision,
-        )
+    pairs = _pairs(request, code, composer=composer, arguments=arguments)
     plan, duplicates = plan_pairs(pairs, most=tier.pairs.max if tier else request.pairs or UNGATED_PAIRS)
     out_dir = Path(pairs[0].candidate.config.out_dir).expanduser().resolve()
     gate = GatedRun(
@@ -103,6 +90,26 @@ def measure_arms(
         gate=gate,
         resumed=resumed,
     )
+
+
+def _pairs(
+    request: ArmsRequest, code: BaselineCode, *, composer: Composer, arguments: Arguments
+) -> list[CellPair]:
+    """Both arms of every cell, the baseline with the paths of its own revision. Raises UserError."""
+    choices = [without_run_words(choice) for choice in expand_sweeps(arguments.overrides, composer.groups)]
+    with code.conf() as conf:
+        baseline_composer = Composer(arguments.config_dirs, packaged=conf) if code.is_foreign else composer
+        known = baseline_composer.groups["path"]
+        if request.baseline is not None and request.baseline not in known:
+            raise UserError(unknown_path(request.baseline, known))
+        return pair_cells(
+            request,
+            choices,
+            composer=composer,
+            baseline_composer=baseline_composer,
+            revision=code_revision(),
+            baseline_revision=code.revision,
+        )
 
 
 def _tier(request: ArmsRequest, composed: Mapping[str, Any]) -> Tier | None:

@@ -74,11 +74,11 @@ def find_arms(launches: Sequence[Launch], prompts: int) -> dict[str, Arm]:
     if not launches[0].cells[0].config.equivalence:
         return {}
     groups: dict[str, list[Launch]] = {}
-    seen: set[str] = set()
+    seen: set[tuple[str, str | None]] = set()  # engine and, in a comparison, arm: one path may run other code
     for launch in launches:
         _refuse_forced(launch)
-        if launch.engine_id not in seen:  # in an experiment: in its first round
-            seen.add(launch.engine_id)
+        if (launch.engine_id, launch.arm) not in seen:  # in an experiment: in its first round
+            seen.add((launch.engine_id, launch.arm))
             groups.setdefault(_work(launch.cells[-1]), []).append(launch)
     if all(len(group) < 2 for group in groups.values()):
         raise UserError(
