@@ -22,6 +22,7 @@ class Share:
     log: str
     percent: str
     span: str  # lowest to highest round
+    mean: str  # with its interval, where there are rounds enough
     rounds: str
     words: str
 
@@ -143,15 +144,26 @@ def _rows(ladders: Sequence[Ladder]) -> list[Row]:
 def _share(one: Contribution) -> Share:
     rounds = f"{one.n} of {one.rounds} rounds"
     if one.middle is None or one.range is None:
-        return Share(log=DASH, percent=DASH, span="", rounds=rounds, words=one.words)
+        return Share(log=DASH, percent=DASH, span="", mean="", rounds=rounds, words=one.words)
     low, high = one.range
     return Share(
         log=signed(one.middle),
         percent=percent(one.middle),
         span=f"{signed(low)} … {signed(high)}",
+        mean=mean_text(one),
         rounds=rounds,
         words=one.words,
     )
+
+
+def mean_text(one: Contribution) -> str:
+    """ "mean +0.080 [+0.060, +0.100]", without the interval where there is one round; "" without any."""
+    if one.mean is None:
+        return ""
+    if one.interval is None:
+        return f"mean {signed(one.mean)}"
+    low, high = one.interval
+    return f"mean {signed(one.mean)} [{signed(low)}, {signed(high)}]"
 
 
 def percent(log: float) -> str:

@@ -1,7 +1,8 @@
 """Contributions of a ladder as a waterfall: each bar starts where the one before it ended.
 
 Sign, direction and outline tell bars apart, colour only helps: filled is on one side of 0 in all rounds,
-hollow and dashed is not distinguishable from 0. Whiskers go from the lowest round to the highest.
+hollow and dashed is not distinguishable from 0. Whiskers go from the lowest round to the highest; the thick
+line is the interval of the mean.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from reports.tables import signed
 
 _FASTER, _SLOWER = 0, 1  # places in COLOURS
 _WIDTH = 0.62
+FEWEST_ROUNDS = 3  # for an interval in the drawing: with two it is wider than all bars
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ def _draw_bar(axes: Axes, place: int, bar: _Bar) -> None:
         linewidth=1.4,
         zorder=2,
     )
+    if one.interval is not None and one.n >= FEWEST_ROUNDS:
+        low, high = (bar.start + edge for edge in one.interval)
+        axes.vlines(place, low, high, color=INK, linewidth=5, alpha=0.3, zorder=2.5)
     low, high = (bar.start + edge for edge in one.range)
     axes.vlines(place, low, high, color=INK, linewidth=1.2, zorder=3)
     for edge in (low, high):

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reports.attribution import TOTAL, Contribution, Ladder
+from reports.attribution_section import mean_text
 from reports.compare.cells import ArmCell, LaunchNumbers
 from reports.compare.finding import Comparison
 from reports.compare.metric_table import METRICS, MOST_DRAFTS
 from reports.svg import Plot
-from reports.tables import DASH, signed
+from reports.tables import DASH
 from reports.verdict_page.matrix import CellRow
 from reports.verdict_page.words import Effect, effect
 from reports.waterfall import draw_waterfall
@@ -87,12 +88,7 @@ def _draft_row(row: CellRow, asked: Mapping[str, object], ladder: Ladder) -> Dra
 
 
 def _term(one: Contribution) -> str:
-    if one.mean is None:
-        return DASH
-    if one.interval is None:
-        return signed(one.mean)
-    low, high = one.interval
-    return f"{signed(one.mean)} [{signed(low)}, {signed(high)}]"
+    return mean_text(one).removeprefix("mean ") or DASH
 
 
 def _ladder(baseline: ArmCell | None, candidate: ArmCell | None) -> Ladder:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from harness.records import Check, Metric
-from reports.attribution import TOTAL, attribute
+from reports.attribution import TOTAL, Contribution, attribute
 from tests.reports.ladders import PATHS, SPEEDS, climb, experiment, metrics, only
 
 
@@ -28,6 +28,30 @@ def test_each_contribution_is_the_logarithm_of_its_ratio():
         (math.log(200 / 110), math.log(210 / 90))
     )
     assert down.middle == pytest.approx(math.log(150 / 200)) and (up.n, up.rounds) == (3, 3)
+
+
+def test_means_add_up_and_have_a_t_interval():
+    (throughput, _) = only(attribute(experiment(), climb())).ladders
+    up, down = throughput.contributions
+    assert up.mean + down.mean == pytest.approx(throughput.total.mean)
+    values = [math.log(200 / 100), math.log(200 / 110), math.log(210 / 90)]
+    mean = sum(values) / 3
+    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / 2)
+    half = 2.919986 * spread / math.sqrt(3)  # 95 % point of t with 2 degrees of freedom
+    assert up.interval == pytest.approx((mean - half, mean + half), rel=1e-6)
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_fewer_than_two_rounds_have_no_interval(rounds):
+    speeds = {number: SPEEDS[number] for number in range(1, rounds + 1)}
+    one = Contribution(
+        switch="s",
+        before="a",
+        after="b",
+        rounds=3,
+        by_round={number: math.log(v[1] / v[0]) for number, v in speeds.items()},
+    )
+    assert one.interval is None and (one.mean is None) == (rounds == 0)
 
 
 @pytest.mark.parametrize("arms", [2, 3, 5, 12])
