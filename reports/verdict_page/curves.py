@@ -37,7 +37,9 @@ MOST_PANELS = 4
 MOST_MARKS = 40  # of a line
 MOST_LABELS = 12
 RATES = ("out_tps_per_gpu", "out_tps")  # the first that there is
-TIMES = {"tpot_pooled_ms": "TPOT, pooled", "ttft_p50_ms": "TTFT, median"}
+TPOTS = {"tpot_pooled_ms": "TPOT, pooled", "tpot_mean_ms": "TPOT, mean of requests"}
+TTFTS = {"ttft_p50_ms": "TTFT, median", "ttft_mean_ms": "TTFT, mean"}
+SCHEDULED = {"ttft_sched_p50_ms": "TTFT from schedule, median"}  # of an open loop
 RATE_WORDS = {
     "out_tps_per_gpu": ("Throughput per GPU", "tok/s/gpu"),
     "out_tps": ("Output throughput", "tok/s"),
@@ -123,28 +125,34 @@ def _groups(sides: tuple[Mapping[str, ArmCell], Mapping[str, ArmCell]]) -> dict[
 
 
 def _plots(arms: _Arms, names: tuple[str, str], *, axis: str, prefix: str) -> list[Plot]:
-    rate = next(
-        (name for name in RATES if any(_has(cell, name) for arm in arms for _, cell in arm)), RATES[1]
-    )
+    measured = tuple([(load, _values(cell)) for load, cell in arm] for arm in arms)
+    rate = next((name for name in RATES if _has(measured, name)), RATES[1])
     words, unit = RATE_WORDS[rate]
-    plots = [
-        _draw(
-            [_marks(arm, "interactivity", rate) for arm in arms],
-            names,
-            title=f"{words} against interactivity, labelled with the load",
-            x_label="interactivity = 1000 / TPOT (tok/s per user) ↑",
-            y_label=f"{words} ({unit}) ↑",
-            prefix=f"{prefix}-interactivity",
-        )
-    ]
-    for metric, title in TIMES.items():
+    against = [_marks(arm, "interactivity", rate) for arm in measured]
+    plots = []
+    if all(against):
         plots.append(
             _draw(
-                [_marks(arm, None, metric) for arm in arms],
+                against,
+                names,
+                title=f"{words} against interactivity, labelled with the load",
+                x_label="interactivity = 1000 / TPOT (tok/s per user) ↑",
+                y_label=f"{words} ({unit}) ↑",
+                prefix=f"{prefix}-interactivity",
+            )
+        )
+    loads = {} if all(against) else {rate: (words, f"{unit}) ↑")}
+    for choices in (TPOTS, SCHEDULED if axis == "request_rate" else TTFTS):
+        found = next((name for name in choices if _has(measured, name)), None)
+        loads |= {found: (choices[found], "ms) ↓")} if found else {}
+    for metric, (title, end) in loads.items():
+        plots.append(
+            _draw(
+                [_marks(arm, None, metric) for arm in measured],
                 names,
                 title=f"{title} against {axis.replace('_', ' ')}",
                 x_label=LOADS[axis],
-                y_label=f"{title} (ms) ↓",
+                y_label=f"{title} ({end}",
                 prefix=f"{prefix}-{metric}",
                 loads=True,
             )
@@ -152,17 +160,36 @@ def _plots(arms: _Arms, names: tuple[str, str], *, axis: str, prefix: str) -> li
     return [plot for plot in plots if plot is not None]
 
 
-def _has(cell: ArmCell, metric: str) -> bool:
-    return any(metric in one.values for one in cell.launches if one.cause is None)
+_Launches = list[dict[str, float]]
 
 
-def _marks(arm: Sequence[tuple[float, ArmCell]], x: str | None, y: str) -> list[Mark]:
+def _values(cell: ArmCell) -> _Launches:
+    """What the usable launches measured; what follows from it is added where a tool does not give it."""
+    gpus = cell.requested.get("gpus")
+    found = []
+    for one in cell.launches:
+        if one.cause is not None:
+            continue
+        values = dict(one.values)
+        if isinstance(gpus, int) and gpus > 0 and "out_tps" in values:
+            values.setdefault("out_tps_per_gpu", values["out_tps"] / gpus)
+        tpot = next((values[name] for name in TPOTS if values.get(name, 0.0) > 0), None)
+        if tpot is not None:
+            values.setdefault("interactivity", 1000.0 / tpot)
+        found.append(values)
+    return found
+
+
+def _has(measured: Sequence[Sequence[tuple[float, _Launches]]], metric: str) -> bool:
+    return any(metric in values for arm in measured for _, launches in arm for values in launches)
+
+
+def _marks(arm: Sequence[tuple[float, _Launches]], x: str | None, y: str) -> list[Mark]:
     """`x` None: the load itself."""
     marks = []
     ordered = sorted(arm, key=lambda entry: entry[0])
     chosen = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_MARKS)).round().astype(int))
-    for load, cell in (ordered[place] for place in chosen):
-        used = [one.values for one in cell.launches if one.cause is None]
+    for load, used in (ordered[place] for place in chosen):
         at = Spread(mean=load, low=load, high=load) if x is None else spread([v[x] for v in used if x in v])
         up = spread([values[y] for values in used if y in values])
         if at is not None and up is not None:

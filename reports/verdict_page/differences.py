@@ -33,6 +33,7 @@ class Differences:
     effective: list[Line]
     unexpected: list[str]
     known: bool  # whether both arms have records to compare
+    told: bool  # whether the engines of both arms say what they ran
 
 
 def differences(data: Compared) -> Differences:
@@ -45,6 +46,7 @@ def differences(data: Compared) -> Differences:
         effective=_lines(*(_values(_settings(one) for one in arm) for arm in records)),
         unexpected=list(data.judgement.verdict.unexpected_diffs),
         known=all(records),
+        told=all(any(one.effective for one in arm) for arm in records),
     )
 
 

@@ -49,12 +49,14 @@ class Drafts:
     plots: list[Plot]
     terms: tuple[str, ...]
     forced: bool
+    silent: list[int]  # numbers of cells that drafted, of which nothing is known
 
 
 def drafts(comparison: Comparison, rows: Sequence[CellRow]) -> Drafts | None:
     """None when no cell of either arm was asked to draft."""
     found: list[DraftRow] = []
     plots: list[Plot] = []
+    silent: list[int] = []
     forced = False
     for row in rows:
         cells = [side.get(row.cell_id) for side in (comparison.baseline, comparison.candidate)]
@@ -63,14 +65,20 @@ def drafts(comparison: Comparison, rows: Sequence[CellRow]) -> Drafts | None:
             continue
         forced = forced or asked.get("mtp_mode") == "forced"
         ladder = _ladder(*cells)
-        found.append(_draft_row(row, asked, ladder))
+        made = _draft_row(row, asked, ladder)
+        if made.length is None and not made.pairs:
+            silent.append(row.number)
+            continue
+        found.append(made)
         if len(plots) < MOST_FIGURES:
             plot = draw_waterfall(ladder, prefix=f"split{row.number}")
             if plot is not None:
                 plots.append(
                     Plot(title=f"Cell {row.number}: what changed TPOT", svg=plot.svg, legend=plot.legend)
                 )
-    return Drafts(rows=found, plots=plots, terms=TERMS, forced=forced) if found else None
+    if not found and not silent:
+        return None
+    return Drafts(rows=found, plots=plots, terms=TERMS, forced=forced, silent=silent)
 
 
 def _draft_row(row: CellRow, asked: Mapping[str, object], ladder: Ladder) -> DraftRow:

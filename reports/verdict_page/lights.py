@@ -69,6 +69,8 @@ def _machine(data: Compared) -> Light:
     if runs[0] is None or runs[1] is None:
         problem = next(arm.problem for arm in data.arms if arm.run is None)
         return _light(title, "bad", f"a run cannot be read: {problem}")
+    if not all(run.environment.get("cpu") or run.environment.get("gpu") for run in (runs[0], runs[1])):
+        return _light(title, "warn", "nothing says on which machine an arm ran")
     wrong = other_machine(runs[0].environment, runs[1].environment)
     if wrong:
         return _light(title, "bad", wrong)

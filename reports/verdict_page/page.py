@@ -13,6 +13,7 @@ from typing import Any
 from harness.records import write_text_atomically
 from reports import tables
 from reports.attribution_section import attribution_section
+from reports.compare.finding import Comparison
 from reports.gate.banner import banner
 from reports.gate.run_gate import Judgement
 from reports.machine import machine_sentence
@@ -60,6 +61,7 @@ def comparison_context(data: Compared) -> dict[str, Any]:
         "sentence": banner(verdict),
         "symbol": RUN_SYMBOL[verdict.verdict],
         "exit_words": tables.EXIT_WORDS.get(verdict.exit_code, "unknown"),
+        "single_run": is_single_run(judgement.comparison),
         "counts": [(str(word), number) for word, number in verdict.counts.items() if number],
         "run": run,
         "machine": machine_sentence(run.environment) if run else "machine not recorded",
@@ -79,6 +81,12 @@ def comparison_context(data: Compared) -> dict[str, Any]:
         "sketch_size": (WIDTH, HEIGHT),
         "DASH": tables.DASH,
     }
+
+
+def is_single_run(comparison: Comparison) -> bool:
+    """Whether no metric was measured in more than one launch of each arm."""
+    launches = [min(one.n_baseline, one.n_candidate) for one in comparison.findings]
+    return max(launches, default=0) == 1
 
 
 def script_hash(script: str) -> str:

@@ -55,8 +55,11 @@ class Effect:
     gated: bool
 
 
+MORE_TITLES = {"tpot_mean_ms": "TPOT mean", "ttft_mean_ms": "TTFT mean", "step_ms": "Verification"}
+
+
 def title(rule: MetricRule) -> str:
-    return TITLES.get(rule.name, rule.name)
+    return TITLES.get(rule.name) or MORE_TITLES.get(rule.name, rule.name)
 
 
 def arrow(rule: MetricRule) -> str:

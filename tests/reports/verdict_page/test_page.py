@@ -175,7 +175,7 @@ def test_a_metric_that_is_only_in_one_arm(folder):
         return record.model_copy(update={"metrics": metrics})
 
     row = matrix_rows(parsed(page_of(compared_folder(folder, change=change))))[1]
-    assert row[4].startswith("+ NEW: not in the baseline: not published")
+    assert row[4].startswith("+ NEW not in the baseline: not published")
 
 
 def test_a_zero_baseline_has_no_percentage():
@@ -183,7 +183,7 @@ def test_a_zero_baseline_has_no_percentage():
     found = compare_cells([cell("b", values)], [cell("c", [{"out_tps": v} for v in BASE])], tier=tier())
     root = parsed(page_without_records(judged(found)))
     (row,) = matrix_rows(root)
-    assert row[3].startswith("? INCONCLUSIVE: the baseline is zero")
+    assert row[3].startswith("? INCONCLUSIVE the baseline is zero")
     assert "nan" not in root.by_id("matrix").text.lower() and "inf" not in row[3].lower()
     details = rows_of(root.by_id("cell-1"))[0]
     assert details[2] == "0 tok/s" and details[3] == "100 tok/s"
@@ -195,7 +195,7 @@ def test_nan_is_never_shown_as_a_number():
     bad = [launch("c", pair, {}, absent={"out_tps": NOT_A_NUMBER}) for pair in range(4)]
     found = compare_cells([cell("b", BASE)], [cell("c", bad)], tier=tier())
     (row,) = matrix_rows(parsed(page_without_records(judged(found))))
-    assert row[2] == "∅ INVALID" and row[3] == "∅ INVALID: candidate: the value is not a finite number"
+    assert row[2] == "∅ INVALID" and row[3] == "∅ INVALID candidate: the value is not a finite number"
 
 
 def test_not_finite_figures_of_a_finding_render_as_absent():
@@ -286,6 +286,7 @@ def test_a_single_pair_is_labelled(folder):
     root = parsed(page_of(compared_folder(folder, pairs=1, tier=tier(gated=["out_tps"], low=2, high=2))))
     assert all(row[2] == "? INCONCLUSIVE" for row in matrix_rows(root))
     assert ONE_PAIR in root.by_id("cell-1").text
+    assert "single-run: one launch per arm proves nothing" in root.all("header")[0].text
 
 
 def test_what_differs_between_the_arms(folder):
@@ -392,3 +393,18 @@ def test_the_page_says_the_same_twice_and_in_any_order(folder, drawings):
     (folder / "records.jsonl").write_text("".join(reversed(lines)))
     assert page_of(folder) == first
     assert json.loads(lines[0])["order"] == 0
+
+
+def test_imported_numbers_claim_no_machine_and_no_engine(folder):
+    def change(record):
+        return record.model_copy(update={"effective": None, "checks": {}})
+
+    compared_folder(folder, change=change)
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(run | {"environment": {"imported": {"a.csv": "0f"}}}))
+    root = parsed(page_of(folder))
+    text = root.by_id("trust").text
+    assert "⚠ Same machine nothing says on which machine an arm ran" in text
+    assert "⚠ Path proven no record says what the engines ran" in text
+    assert "⚠ Load as asked no check of the measurement is recorded" in text
+    assert "no record says what the engines ran" in root.by_id("arms").text

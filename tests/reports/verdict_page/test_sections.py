@@ -119,6 +119,14 @@ def test_terms_of_a_change_add_up_and_have_intervals(tmp_path):
     assert plot.svg.startswith("<svg") and [entry.letter for entry in plot.legend] == ["A", "B", "C", "Σ"]
 
 
+def test_cells_whose_drafts_nobody_counted_are_named(tmp_path):
+    folder = compared_folder(tmp_path / "run-1", loads=(1, 16), requested={"mtp": 3})
+    root = parse_page(page_of(folder).strip()[15:])
+    assert (
+        "of 2 cells with drafts neither arm says how many were accepted: 1, 2." in root.by_id("drafts").text
+    )
+
+
 def test_forced_lengths_are_warned_of_and_cells_without_drafts_have_no_row(tmp_path):
     root = parse_page(page_of(with_drafts(tmp_path / "run-1", mtp_mode="forced")).strip()[15:])
     assert "⚠ Some cells have forced acceptance" in root.by_id("drafts").text
@@ -167,10 +175,22 @@ def test_throughput_per_gpu_against_interactivity_and_times_against_load():
     assert "<b>" not in panel.plots[0].svg
 
 
-def test_without_throughput_per_gpu_the_plain_one_is_drawn():
-    found = arms_of([{"concurrency": 1}], ("out_tps", "interactivity"))
+def test_numbers_of_other_tools_are_completed_from_what_they_have():
+    """Throughput per GPU from the GPUs, interactivity from the mean TPOT; without a TPOT over the load."""
+    found = arms_of([{"concurrency": 1, "gpus": 4}], ("out_tps", "tpot_mean_ms"))
     ((panel,), _) = draw_curves(found, ("b", "c"), {})
-    assert [plot.title[:17] for plot in panel.plots] == ["Output throughput"]
+    assert [plot.title for plot in panel.plots] == [
+        "Throughput per GPU against interactivity, labelled with the load",
+        "TPOT, mean of requests against concurrency",
+    ]
+    ((panel,), _) = draw_curves(arms_of([{"concurrency": 1}], ("out_tps",)), ("b", "c"), {})
+    assert [plot.title for plot in panel.plots] == ["Output throughput against concurrency"]
+
+
+def test_an_open_loop_counts_from_the_schedule():
+    found = arms_of([{"request_rate": 2.0}], ("ttft_p50_ms", "ttft_sched_p50_ms"))
+    ((panel,), _) = draw_curves(found, ("b", "c"), {})
+    assert [plot.title for plot in panel.plots] == ["TTFT from schedule, median against request rate"]
 
 
 def test_the_groups_with_the_worst_cells_are_drawn_first():
