@@ -81,7 +81,11 @@ def cell_pages(data: Compared, columns: Sequence[Column], rows: Sequence[CellRow
     return [
         CellPage(
             row=row,
-            metrics=[_metric(one) for one in row.findings if _in_table(one, row.cell_id in full)],
+            metrics=[
+                _metric(one)
+                for one in sorted(row.findings, key=lambda one: not one.gated)
+                if _in_table(one, row.cell_id in full)
+            ],
             others=[_line(one) for one in row.findings if not _in_table(one, row.cell_id in full)],
             launches=_launches(data, row.cell_id, metric) if metric else [],
             in_line=row.cell_id not in full,

@@ -42,12 +42,31 @@ def differences(data: Compared) -> Differences:
     both = cells[0] & cells[1]
     records = [[one for one in arm.records if one.cell_id in both] or list(arm.records) for arm in data.arms]
     return Differences(
-        requested=_lines(*(_values(one.requested for one in arm) for arm in records)),
+        requested=_asked(data, _lines(*(_values(one.requested for one in arm) for arm in records))),
         effective=_lines(*(_values(_settings(one) for one in arm) for arm in records)),
         unexpected=list(data.judgement.verdict.unexpected_diffs),
         known=all(records),
         told=all(any(one.effective for one in arm) for arm in records),
     )
+
+
+def _asked(data: Compared, seen: Sequence[Line]) -> list[Line]:
+    """The difference of the composed configurations where the run has it, then what the records add."""
+    info = data.candidate.run.comparison if data.candidate.run else None
+    lines = [_composed(text) for text in info.difference] if info else []
+    if info and info.baseline.revision != info.candidate.revision:
+        lines.append(Line(name="code", baseline=info.baseline.revision, candidate=info.candidate.revision))
+    if info and info.baseline.python:
+        lines.append(Line(name="interpreter", baseline=info.baseline.python, candidate="the harness's own"))
+    names = {line.name for line in lines}
+    return [*lines, *(line for line in seen if line.name not in names)]
+
+
+def _composed(text: str) -> Line:
+    """A line of `ComparisonInfo.difference`: `key: baseline → candidate`."""
+    name, _, values = text.partition(": ")
+    baseline, _, candidate = values.partition(" → ")
+    return Line(name=name, baseline=baseline, candidate=candidate)
 
 
 def _settings(record: Record) -> Mapping[str, Any]:

@@ -159,7 +159,7 @@ def _complete(data: Compared) -> Light:
 
 
 def _checks(data: Compared) -> Light:
-    title = "Load as asked"
+    title = "Checks passed"
     records = [record for arm in data.arms for record in arm.records]
     failed: dict[str, int] = {}
     for record in records:

@@ -406,5 +406,24 @@ def test_imported_numbers_claim_no_machine_and_no_engine(folder):
     text = root.by_id("trust").text
     assert "⚠ Same machine nothing says on which machine an arm ran" in text
     assert "⚠ Path proven no record says what the engines ran" in text
-    assert "⚠ Load as asked no check of the measurement is recorded" in text
+    assert "⚠ Checks passed no check of the measurement is recorded" in text
     assert "no record says what the engines ran" in root.by_id("arms").text
+
+
+def test_the_composed_difference_of_the_run_is_shown(folder):
+    compared_folder(folder)
+    run = json.loads((folder / "run.json").read_text())
+    arm = {"name": "dsa_mrv2", "revision": "aaaa", "arm_ids": []}
+    run["comparison"] = {
+        "kind": "gate", "baseline": arm | {"revision": "bbbb", "python": "/opt/old/bin/python"},
+        "candidate": arm, "tier": None, "most_pairs": 4, "fingerprint": "f",
+        "difference": ["debug.step_delay_pct: 0.0 → 30.0 <b>", "path: generic_mrv1 → dsa_mrv2"],
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(run))
+    asked = rows_of(parsed(page_of(folder)).by_id("arms").all("table")[0])
+    assert asked == [
+        ["debug.step_delay_pct", "0.0", "30.0 <b>"],
+        ["path", "generic_mrv1", "dsa_mrv2"],
+        ["code", "bbbb", "aaaa"],
+        ["interpreter", "/opt/old/bin/python", "the harness's own"],
+    ]
