@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -14,6 +14,7 @@ from paths.api import UserError
 
 ALPHA = 0.05  # of a one-sided statement about one cell and metric, over all looks together
 GROUP = "tier"
+Margin = Annotated[float, Field(ge=0, lt=1)]  # a fraction: 0.02 is 2 %
 
 
 class _Section(BaseModel):
@@ -45,8 +46,9 @@ class Tier(_Section):
     name: str = Field(min_length=1, description="a name")
     pairs: Pairs = Field(description="a group with min, max, step")
     gated: list[str] = Field(description="a list of metrics of the metric table")
-    margins: dict[str, float] = Field(
-        default_factory=dict, description="metric: a number from 0 below 1, the largest harmless loss"
+    margins: dict[str, Margin] = Field(
+        default_factory=dict,
+        description="metric: a fraction from 0 below 1, the largest harmless loss; 0.02 is 2 %",
     )
     inconclusive: Literal["warn", "block"] = Field("block", description="warn, block")
     floor_days: float = Field(14, gt=0, description="days above 0: the oldest A/A run that may be used")
@@ -65,20 +67,17 @@ SINGLE_RUN = Tier(
 
 def validate_tier(data: Mapping[str, Any], known_metrics: Sequence[str]) -> Tier:
     """A composed tier. Raises UserError naming key, value and what is allowed."""
-    given = {**data, "margins": {key: float(value) for key, value in (data.get("margins") or {}).items()}}
     try:
-        tier = Tier.model_validate(given)
+        tier = Tier.model_validate({key: value for key, value in data.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join([GROUP, *(str(part) for part in first["loc"])])
-        known = ", ".join(Tier.model_fields)
-        raise UserError(f"{place}={first['input']}: {first['msg']}; a tier has {known}") from error
+        field = Tier.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+        allowed = f"allowed: {field.description}" if field else f"a tier has {', '.join(Tier.model_fields)}"
+        raise UserError(f"{place}={first['input']}: {first['msg']}; {allowed}") from error
     for name in (*tier.gated, *tier.margins):
         if name not in known_metrics:
             raise UserError(f"tier {tier.name}: unknown metric {name}{nearest(name, known_metrics)}")
-    for name, margin in tier.margins.items():
-        if not 0 <= margin < 1:
-            raise UserError(f"tier.margins.{name}={margin}: allowed: a fraction from 0 below 1, 0.02 is 2 %")
     return tier
 
 

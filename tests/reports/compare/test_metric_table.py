@@ -57,6 +57,8 @@ def test_tiers(name, pairs, looks):
     [
         ({"gated": ["out_tsp"]}, "unknown metric out_tsp; did you mean out_tps"),
         ({"margins": {"out_tps": 2}}, "a fraction from 0 below 1"),
+        ({"margins": {"out_tps": "abc"}}, "tier.margins.out_tps=abc"),
+        ({"margins": 3}, "tier.margins=3"),
         ({"pairs": {"min": 4, "max": 3, "step": 1}}, "pairs.max=3 is below pairs.min=4"),
         ({"pairs": {"min": 0, "max": 3, "step": 1}}, "tier.pairs.min=0"),
         ({"inconclusive": "ignore"}, "tier.inconclusive=ignore"),
