@@ -144,7 +144,8 @@ def _import(composed: Mapping[str, Any], tier: Tier | None, command: str) -> Exi
         if baseline is not None and one is not None and one.imported.two_arms:
             raise UserError(f"{one.path.name} has two arms of its own; leave baseline_file out")
     folder = _create(composed)
-    records = _records(folder.run_id, candidate, baseline, command)
+    by_arm = _records(folder.run_id, candidate, baseline, command)
+    records = [record for rows in by_arm.values() for record in rows]
     files = [one for one in (baseline, candidate) if one is not None]
     folder.write_info(_run_info(folder.run_id, command, files))
     for record in records:
@@ -156,10 +157,10 @@ def _import(composed: Mapping[str, Any], tier: Tier | None, command: str) -> Exi
     arms = {
         arm: ArmSource(
             run_dir=".",
-            arm_ids=sorted({r.arm_id for r in records if r.requested["path"] == arm}),
-            name=f"{arm} of {one.path.name}",
+            arm_ids=sorted({record.arm_id for record in rows}),
+            name=f"{arm} of {(baseline or candidate if arm == 'baseline' else candidate).path.name}",
         )
-        for arm, one in (("baseline", baseline or candidate), ("candidate", candidate))
+        for arm, rows in by_arm.items()
     }
     plan = ComparisonFile(
         baseline=arms["baseline"],
@@ -200,21 +201,19 @@ def _read(key: str, name: Any) -> _File:
     return _File(path=path, imported=imported, digest=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
-def _records(run_id: str, candidate: _File, baseline: _File | None, command: str) -> list[Record]:
-    """Of both arms. A file that names its arms has both; else it is the candidate, or the baseline's."""
-    arms: list[tuple[Arm, _File]] = [("candidate", candidate)]
-    if candidate.imported.two_arms:
-        arms.insert(0, ("baseline", candidate))
-    elif baseline is not None:
-        arms.insert(0, ("baseline", baseline))
+def _records(run_id: str, candidate: _File, baseline: _File | None, command: str) -> dict[Arm, list[Record]]:
+    """By arm. A file that names its arms has both; else it is the candidate's, or the baseline's."""
+    arms: dict[Arm, _File] = {"candidate": candidate}
+    other = candidate if candidate.imported.two_arms else baseline
+    if other is not None:
+        arms = {"baseline": other, **arms}
     started = now_text()
-    return [
-        record
-        for arm, one in arms
-        for record in records_of(
+    return {
+        arm: records_of(
             one.imported, run_id=run_id, arm=arm, file_name=one.path.name, command=command, started_at=started
         )
-    ]
+        for arm, one in arms.items()
+    }
 
 
 def _run_info(run_id: str, command: str, files: Sequence[_File]) -> RunInfo:

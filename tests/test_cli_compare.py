@@ -130,6 +130,17 @@ def test_two_files_are_two_arms(here):
     assert verdict["interleaved"] is False and verdict["gates"][0]["n_pairs"] == 4
 
 
+def test_a_column_that_names_the_path_names_the_arm(here, capsys):
+    for name, path, speed in (("old", "generic_mrv1", 100), ("new", "dsa_mrv2", 120)):
+        (here / f"{name}.csv").write_text(f"path,concurrency,output_tok_s\n{path},1,{speed}\n")
+    assert main(["cmd=import", "file=new.csv", "baseline_file=old.csv"]) == 3
+    assert "+20.00 %" in capsys.readouterr().out
+    mixed = (here / "old.csv").read_text() + "dsa_mrv2,1,120\n"
+    (here / "mixed.csv").write_text(mixed)
+    assert main(["cmd=import", "file=mixed.csv", "baseline_file=old.csv"]) == 2
+    assert "records of 2 arms (paths dsa_mrv2, generic_mrv1)" in capsys.readouterr().err
+
+
 def test_separate_runs_never_pass_but_can_fail(here, draws):
     base = run_of(here, "base", launches("old", "b"))
     same = run_of(here, "same", launches("new", "c"))

@@ -33,6 +33,7 @@ IDENTITY = (
     *("path", "model", "checkpoint", "dtype", "kv_dtype", "index_dtype", "gpus", "mtp", "workload"),
     *("isl", "osl", "request_rate", "concurrency"),
 )
+CELL = "cell_id"  # keeps cells apart that differ in what no column says
 
 
 def export(run: RunInfo, records: Sequence[Record], form: str) -> dict[str, str]:
@@ -55,8 +56,8 @@ def vllm(record: Record) -> dict[str, Any]:
         "model_id": asked.get("model"),
         "tokenizer_id": asked.get("model"),
         "num_prompts": sum(record.statuses.values()) or None,
-        "completed": record.statuses.get("ok", 0),
-        "request_rate": asked.get("request_rate") or "inf",
+        "completed": record.statuses.get("ok", 0) if record.statuses else None,
+        "request_rate": (asked["request_rate"] or "inf") if "request_rate" in asked else None,
         "max_concurrency": asked.get("concurrency"),
         "total_output_tokens": _value(record, "output_tokens"),
         "execution_path": asked.get("path"),
@@ -104,12 +105,12 @@ def to_csv(records: Sequence[Record]) -> str:
     names = [name for name in METRICS if any(name in record.metrics for record in records)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*IDENTITY, *names])
+    writer.writerow([*IDENTITY, CELL, *names])
     for record in records:
         asked = record.requested
         row = ["" if asked.get(key) is None else asked[key] for key in IDENTITY]
         values = (_value(record, name) for name in names)
-        writer.writerow([*row, *("" if value is None else repr(value) for value in values)])
+        writer.writerow([*row, record.cell_id, *("" if value is None else repr(value) for value in values)])
     return text.getvalue()
 
 

@@ -13,37 +13,37 @@ from reports.compare.cells import NOT_A_NUMBER
 from reports.compare.metric_table import METRICS
 from reports.interchange.imported import Arm, Imported, ImportedRow, cell_label
 
-SINGLE = "single-run"
-
 
 def records_of(
     imported: Imported, *, run_id: str, arm: Arm, file_name: str, command: str, started_at: str
 ) -> list[Record]:
     """One record per row of `arm`; rows without an arm belong to every arm that is asked for.
 
-    Rows of the same cell are its launches, in the order of the file.
+    Rows of the same cell are its launches, in the order of the file. A `path` names the arm, not the cell.
     """
     seen: Counter[str] = Counter()
     records = []
     for row in imported.rows:
         if row.arm not in (None, arm):
             continue
-        cell_id = _digest([imported.tool, row.identity])
+        cell = {key: value for key, value in row.identity.items() if key != "path"}
+        path = arm if row.arm is not None else row.identity.get("path") or arm
+        cell_id, arm_id = _digest([imported.tool, cell]), _digest([file_name, arm, path])
         pair = seen[cell_id]
         seen[cell_id] += 1
         records.append(
             Record(
                 run_id=run_id,
                 launch_id=f"{arm}-{pair}",
-                engine_id=_digest([file_name, arm]),
+                engine_id=arm_id,
                 cell_id=cell_id,
-                arm_id=_digest([file_name, arm]),
+                arm_id=arm_id,
                 pair=pair,
                 slot=0 if arm == "baseline" else 1,
                 order=2 * pair + (arm == "candidate"),
-                label=cell_label(row.identity),
+                label=cell_label(cell),
                 state=CellState.OK,
-                requested={"path": arm, **row.identity},
+                requested={"path": path, **cell},
                 metric_def_version=imported.tool,
                 workload_version=imported.tool,
                 metrics=_metrics(row),

@@ -8,8 +8,9 @@ import pytest
 
 from harness.records import RunInfo
 from reports.interchange.csv_file import read_csv
-from reports.interchange.export import export
+from reports.interchange.export import export, vllm
 from reports.interchange.json_files import read_json
+from reports.interchange.records import records_of
 from tests.reports.conftest import make_failed, make_record, write_run
 
 INFO = {"cpu": "Example CPU", "gpu": None, "revision": "abc"}
@@ -41,6 +42,30 @@ def test_csv_comes_back_as_it_went(tmp_path, records):
         name: metric.value for name, metric in records[0].metrics.items() if metric.value is not None
     }
     assert rows[2].values == {} and rows[0].identity["isl"] == 32
+
+
+def test_csv_keeps_cells_apart_and_arms_together(tmp_path, records):
+    """Cells that differ in what has no column stay two; those of another path are the same cells."""
+    rows = [make_record(n, cell_id=str(n) * 16, requested={"path": "a", "isl": 32}) for n in range(2)]
+    written(tmp_path, rows, "csv")
+    read = read_csv(tmp_path / "records.csv")
+    cells = [one.cell_id for one in imported(read)]
+    assert len(set(cells)) == 2
+    other = [make_record(n, cell_id=str(n) * 16, requested={"path": "b", "isl": 32}) for n in range(2)]
+    written(tmp_path, other, "csv")
+    again = imported(read_csv(tmp_path / "records.csv"))
+    assert [one.cell_id for one in again] == cells
+    assert {one.arm_id for one in again}.isdisjoint({one.arm_id for one in imported(read)})
+
+
+def imported(read):
+    return records_of(read, run_id="r", arm="candidate", file_name="f", command="c", started_at="2026-01-01")
+
+
+def test_what_an_imported_record_does_not_say_is_left_out():
+    bare = make_record(statuses={}).model_copy(update={"requested": {"path": "candidate", "model": "m"}})
+    document = vllm(bare)
+    assert not {"completed", "num_prompts", "request_rate"} & document.keys()
 
 
 def test_vllm_files_are_read_like_theirs(tmp_path, records):
