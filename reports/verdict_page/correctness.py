@@ -12,6 +12,7 @@ from reports.equivalence_section import Section as Equivalence
 from reports.equivalence_section import equivalence_section
 from reports.load import RunData
 from reports.tables import DASH
+from reports.verdict_page.flips import Flips, flips
 from reports.verdict_page.inputs import ArmRun, Compared
 from reports.verdict_page.words import Effect, counted, effect, signed
 
@@ -46,6 +47,7 @@ class Correctness:
 
     judged: list[Judged]
     scores: list[Score]
+    flips: Flips
     equivalence: Equivalence | None
     left_out: str
 
@@ -59,6 +61,7 @@ def correctness(data: Compared) -> Correctness:
     return Correctness(
         judged=judged[:MOST_ROWS],
         scores=scores[:MOST_ROWS],
+        flips=flips(data),
         equivalence=_equivalence(data),
         left_out=f"{counted(left, 'more row')} in verdict.json" if left > 0 else "",
     )

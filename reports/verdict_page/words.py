@@ -55,6 +55,7 @@ class Effect:
     gated: bool
 
 
+SAMPLES = {"accuracy": "question", "equivalence": "answer"}  # what the verdicts of a gate count
 MORE_TITLES = {"tpot_mean_ms": "TPOT mean", "ttft_mean_ms": "TTFT mean", "step_ms": "Verification"}
 
 
@@ -175,7 +176,7 @@ def value_text(value: float | None, rule: MetricRule | None) -> str:
 
 def _pairs(one: Finding) -> str:
     if one.estimate is not None and one.estimate.interleaved:
-        return counted(one.estimate.n, "pair")
+        return counted(one.estimate.n, SAMPLES.get(one.gate, "pair"))
     if one.n_baseline or one.n_candidate:
         return f"{one.n_baseline} and {one.n_candidate} launches"
     return ""
