@@ -81,7 +81,11 @@ def run_plan(
         except BaseException:  # a refusal, or Ctrl-C while a baseline is checked out
             run.give_up()
             raise
-        return run.execute()
+        try:
+            return run.execute()
+        finally:
+            if gate is not None:
+                gate.code.remove(folder.path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -473,8 +477,6 @@ class _Run:
     def _finish(self) -> ExitCode:
         """Requests, run.json, report, table."""
         self._folder.remove_cache()
-        if self._gate is not None:
-            self._gate.code.remove(self._folder.path)
         if self._user_error is not None and set(self._codes) == {ExitCode.USAGE}:
             if self._resumed is None:
                 self._folder.discard()

@@ -241,23 +241,9 @@ def test_noise_floor_then_a_gate_that_stands_on_it(tmp_path):
 def test_a_commit_that_made_it_slower_is_found(words, tmp_path):
     """A clone with two commits; the second plants a slow-down in the code, not in the configuration."""
     clone = tmp_path / "clone"
-    files = subprocess.run(
-        [
-            "git",
-            "-C",
-            str(REPOSITORY),
-            "ls-files",
-            "-z",
-            "harness",
-            "paths",
-            "reports",
-            "conf",
-            "pyproject.toml",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\0")
+    product = ("harness", "paths", "reports", "conf", "pyproject.toml")
+    listing = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "-co", "--exclude-standard", *product]
+    files = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, files):
         source = REPOSITORY / name
         if source.is_file() and source.suffix != ".safetensors":
