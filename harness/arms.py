@@ -133,12 +133,9 @@ def baseline_words(request: ArmsRequest, choice: Sequence[str]) -> tuple[str, ..
     return (*kept, *(f"{key}={override_value(value)}" for key, value in own.items()))
 
 
-def difference(pairs: Sequence[CellPair], *, code: tuple[str, str]) -> list[str]:
-    """What the composed configurations of the arms differ in, as `key: baseline → candidate`.
-
-    `code`: the revisions of baseline and candidate.
-    """
-    lines = [] if code[0] == code[1] else [f"code: {code[0]} → {code[1]}"]
+def difference(pairs: Sequence[CellPair]) -> list[str]:
+    """What the composed configurations of the arms differ in, as `key: baseline → candidate`."""
+    lines: list[str] = []
     for pair in pairs:
         one, other = (_flat_config(cell) for cell in (pair.baseline, pair.candidate))
         for key in sorted(one.keys() | other.keys()):

@@ -141,7 +141,7 @@ def _info(
         baseline=_arm([pair.baseline for pair in pairs], arm_words(pairs, "baseline"), code),
         candidate=_arm([pair.candidate for pair in pairs], arm_words(pairs, "candidate"), None),
         baseline_set=request.baseline_set,
-        difference=difference(pairs, code=(code.revision, code_revision())),
+        difference=difference(pairs),
         tier=tier,
         most_pairs=plan.most,
         fingerprint=fingerprint(environment, [pair.baseline for pair in pairs]),
@@ -189,7 +189,9 @@ def _check(plan: PairPlan, first: Sequence[Launch], arguments: Arguments, code: 
 def _tell(gate: GatedRun) -> None:
     """What a reader must know before hours are spent."""
     say = console.err.print
-    for line in gate.info.difference or ["nothing: both arms are the same"]:
+    arms = (gate.info.baseline, gate.info.candidate)
+    code = [f"code: {arms[0].revision} → {arms[1].revision}"] if arms[0].revision != arms[1].revision else []
+    for line in [*code, *gate.info.difference] or ["nothing: both arms are the same"]:
         say(f"arms differ in {line}", markup=False, soft_wrap=True)
     if "+dirty" in gate.info.candidate.revision and gate.code.is_foreign:
         say("note: the candidate is this working tree with its uncommitted changes; leave it alone meanwhile")
