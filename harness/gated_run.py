@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 
 from harness.baseline_code import BaselineCode
-from harness.comparison_info import ComparisonInfo
+from harness.comparison_info import ArmInfo, ComparisonInfo
 from harness.console import err
 from harness.environment import current_revision
 from harness.errors import ExitCode, most_severe, one_line
@@ -24,6 +24,7 @@ from harness.tier import Tier
 
 FLOOR_COPY = "noise_floor.json"
 MOST_NAMES = 6
+SHOWN_REVISION = 10  # characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,9 @@ class GatedRun:
         if source.exists():
             shutil.copyfile(source, folder.path / FLOOR_COPY)
         arms = {
-            name: ArmSource(run_dir=".", arm_ids=arm.arm_ids, name=arm.name, revision=arm.revision)
+            name: ArmSource(
+                run_dir=".", arm_ids=arm.arm_ids, name=self._name(name, arm), revision=arm.revision
+            )
             for name, arm in (("baseline", self.info.baseline), ("candidate", self.info.candidate))
         }
         write_plan(
@@ -85,6 +88,14 @@ class GatedRun:
                 judged_on=date.today(),
             ),
         )
+
+    def _name(self, role: str, arm: ArmInfo) -> str:
+        """The paths of an arm; where both arms have the same, what tells them apart."""
+        arms = (self.info.baseline, self.info.candidate)
+        if arms[0].name != arms[1].name:
+            return arm.name
+        same_code = arms[0].revision == arms[1].revision
+        return f"{arm.name} ({role})" if same_code else f"{arm.name} at {arm.revision[:SHOWN_REVISION]}"
 
     def _required(self) -> dict[str, str]:
         """Every planned cell with its name, as the comparison calls it: without the path."""

@@ -1,5 +1,6 @@
 """What a comparison asks of its run, and what it leaves."""
 
+import dataclasses
 from datetime import date
 from types import SimpleNamespace
 
@@ -65,6 +66,35 @@ def test_what_is_compared_is_written_before_anything_is_measured(tmp_path):
     assert sorted(plan.required) == sorted(gate.plan.cell_ids) and plan.tier == tier()
     assert plan.baseline.arm_ids != plan.candidate.arm_ids
     assert all("scripted" not in name for name in plan.required.values())
+
+
+def named(tmp_path, names, revisions=("r1", "r1")):
+    gate = comparison(tmp_path, asked=tier())
+    arms = {
+        role: arm.model_copy(update={"name": name, "revision": revision})
+        for (role, arm), name, revision in zip(
+            (("baseline", gate.info.baseline), ("candidate", gate.info.candidate)),
+            names,
+            revisions,
+            strict=True,
+        )
+    }
+    return dataclasses.replace(gate, info=gate.info.model_copy(update=arms))
+
+
+@pytest.mark.parametrize(
+    ("names", "revisions", "said"),
+    [
+        (("a", "b"), ("r1", "r2"), ["a", "b"]),
+        (("a", "a"), ("r1", "r1"), ["a (baseline)", "a (candidate)"]),
+        (("a", "a"), ("0123456789abc", "r2"), ["a at 0123456789", "a at r2"]),
+    ],
+)
+def test_arms_can_be_told_apart(names, revisions, said, tmp_path):
+    gate = named(tmp_path, names, revisions)
+    gate.prepare(SimpleNamespace(path=tmp_path))
+    plan = read_plan(tmp_path)
+    assert [plan.baseline.name, plan.candidate.name] == said
 
 
 def test_a_run_without_any_record_is_incomplete(tmp_path, monkeypatch):
