@@ -159,7 +159,10 @@ def test_missing_and_new_cells_are_rows(folder):
         path, load = record.requested["path"], record.requested["concurrency"]
         return None if (path, load) in (("dsa_mrv2", 1), ("generic_mrv1", 64)) else record
 
-    rows = matrix_rows(parsed(page_of(compared_folder(folder, change=change))))
+    root = parsed(page_of(compared_folder(folder, change=change)))
+    rows = matrix_rows(root)
+    said = "5 gated verdicts, 3 of which stand on numbers: 3 PASS, 1 MISSING, 1 NEW."
+    assert said in root.all("header")[0].text
     assert rows[0][2] == "∅ MISSING no record of the candidate"
     assert rows[2][2] == "+ NEW no such cell in the baseline"
 
