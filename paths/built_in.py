@@ -68,6 +68,7 @@ V2_OPS = (
     "post_update",
     "apply_writes",
 )
+V2_DRAFT_OPS = ("rejection", "shift_tokens", "advance_drafts")
 V1_TORCH_OPS = ("sample", "rejection")
 V1_SAMPLING = KernelChoice(impl="torch", why="runner V1 samples with torch and keeps its books on the host")
 
@@ -212,9 +213,7 @@ def _kernels(
     called = list(GENERIC_OPS if options.model == "generic" else FUSED_MODEL_OPS + drafts)
     composed = [op for op, choice in fused.items() if choice.impl == "composed"]
     called += [op for operation in composed for op in COMPOSED_OF.get(operation, ())]
-    runner = {op: shared[op] for op in (*V2_OPS, "rejection")}
+    runner = {op: shared[op] for op in (*V2_OPS, *(V2_DRAFT_OPS if mtp else ()))}
     if options.runner == "V1":
-        runner = dict.fromkeys(V1_TORCH_OPS, V1_SAMPLING)
-    if not mtp:
-        del runner["rejection"]
+        runner = dict.fromkeys(V1_TORCH_OPS if mtp else V1_TORCH_OPS[:1], V1_SAMPLING)
     return fused | {op: shared[op] for op in called} | runner

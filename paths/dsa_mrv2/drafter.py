@@ -7,6 +7,7 @@ from torch import Tensor
 
 from paths.dsa_mrv2.input_buffers import StepRows
 from paths.dsa_mrv2.states import RequestStates
+from paths.engine.batch import ForwardBatch
 from paths.engine.requests import RequestTable
 from paths.engine.runner import Model
 from paths.engine.sampler import SamplingInputs
@@ -36,10 +37,12 @@ class DrafterV2:
         self._states = states
         self._inputs = drafts.inputs
         self._mtp = states.draft_tokens.shape[1]
-        device = step_inputs.device
-        self._tokens = torch.arange(step_inputs.max_tokens, device=device)
-        self._rows = torch.arange(step_inputs.max_reqs, dtype=torch.int32, device=device)
-        self._steps = torch.arange(1, self._mtp, device=device)[:, None]
+        self._chain = drafts.join_greedy(self._advance)
+        most, device = step_inputs.max_reqs, step_inputs.device
+        # of each request of a step; a graph finds them here
+        self._slots = torch.full((most,), -1, dtype=torch.int32, device=device)
+        self._last_rows = torch.zeros(most, dtype=torch.int64, device=device)
+        self._last_positions = torch.zeros(most, dtype=torch.int64, device=device)
 
     @torch.inference_mode()
     def propose(
@@ -51,89 +54,95 @@ class DrafterV2:
         draft 0 has the shape of the step.
         """
         inputs, count = self._inputs, plan.num_samples
-        last = self._prepare_first(plan, rows, counts)
+        self._prepare_first(plan, rows, counts)
         inputs.hidden[: len(hidden)].copy_(hidden)
         states, _ = self._drafts.run(0, plan.shape)
         if count == 0:
             return
-        slots = rows.slots[:count]
-        position = inputs.positions[last]
-        states = self._kernels.gather_rows(states, last)
-        longest = plan.shape.max_length
-        greedy = not table.temperature[plan.slots[:count]].any()
-        tokens = [self._draft(0, states, slots, position, all_greedy=greedy)]
+        last = self._last_rows[:count]
+        inputs.hidden[:count].copy_(self._kernels.gather_rows(states, last))
         if self._drafts.reuses_selection:
             inputs.topk_indices[:count].copy_(inputs.topk_indices[last])
-        if self._mtp > 1:
-            inputs.req_rows[:count].copy_(self._rows[:count])
-            behind = position + self._steps
-            live = behind < self._states.limits[slots]
-            positions, lengths = behind.where(live, 0), (behind + 1).where(live, 0)
-        for step in range(1, self._mtp):
-            self._prepare_later(positions[step - 1], lengths[step - 1])
-            inputs.input_ids[:count].copy_(tokens[-1])
-            inputs.hidden[:count].copy_(states)
-            shape = BatchShape(
-                num_tokens=count,
-                num_reqs=count,
-                query_len=1,
-                max_length=min(longest + step, table.max_model_len),
-            )
-            states, _ = self._drafts.run(step, shape)
-            tokens.append(self._draft(step, states, slots, position + step, all_greedy=greedy))
-        self._states.draft_tokens[slots] = torch.stack(tokens, dim=1)
+        if table.temperature[plan.slots[:count]].any():
+            self._draw(plan, table)
+        else:
+            self._chain.run(self._one_row_each(plan, table, self._mtp - 1))
 
-    def _prepare_first(self, plan: StepPlan, rows: StepRows, counts: Tensor) -> Tensor:
-        """Ids shifted by one against the step's; of each of the first N requests, its last live row `[N]`."""
-        inputs, states, count = self._inputs, self._states, plan.num_samples
-        tokens, total = self._tokens[: plan.total_tokens], plan.total_tokens
-        req, positions = inputs.req_rows[:total], inputs.positions[:total]
-        ends = rows.query_start[1:]
-        if plan.num_drafts is None:
-            inputs.input_ids[:total].copy_(states.token_ids[rows.slots[req], positions + 1])
-            return ends[:count].long() - 1
-        wanted = rows.logits_start.diff()
-        ends = ends - torch.where(wanted > 0, wanted - counts, 0)
-        live = tokens < ends[req]
-        # behind the last token that is known there is nothing: rows of rejected drafts are padding
-        following = torch.where(live, positions + 1, 0)
-        inputs.input_ids[:total].copy_(states.token_ids[rows.slots[req], following])
-        inputs.lengths[:total].copy_(following)
-        inputs.slot_mapping[:total].masked_fill_(~live, -1)
-        return ends[:count].long() - 1
+    def _draw(self, plan: StepPlan, table: RequestTable) -> None:
+        """Drafts of a step in which some are drawn, from the states of draft 0."""
+        count = plan.num_samples
+        hidden = self._inputs.hidden[:count]
+        for step in range(self._mtp):
+            if step > 0:
+                states, _ = self._drafts.run(step, self._one_row_each(plan, table, step))
+                hidden.copy_(states)
+            batch = self._inputs.batch(self._one_row_each(plan, table, step))
+            self._advance(self._draft(step, hidden, count), step, batch)
 
-    def _prepare_later(self, position: Tensor, length: Tensor) -> None:
-        """One row per request; those past their limit are padding, and what they draft is not used."""
-        inputs, count = self._inputs, len(position)
-        positions, lengths = inputs.positions[:count], inputs.lengths[:count]
-        positions.copy_(position)
-        lengths.copy_(length)
-        self._kernels.slot_mapping(
-            positions,
-            inputs.req_rows[:count],
-            lengths,
-            inputs.block_table[:count],
-            out=inputs.slot_mapping[:count],
+    def _one_row_each(self, plan: StepPlan, table: RequestTable, step: int) -> BatchShape:
+        """Of draft `step` > 0."""
+        return BatchShape(
+            num_tokens=plan.num_samples,
+            num_reqs=plan.num_samples,
+            query_len=1,
+            max_length=min(plan.shape.max_length + step, table.max_model_len),
         )
 
-    def _draft(
-        self, step: int, states: Tensor, slots: Tensor, position: Tensor, *, all_greedy: bool
-    ) -> Tensor:
-        """Draft `step` int64 `[N]` of the rows at `position`; keeps what it was drawn from."""
-        kept = self._states
+    def _prepare_first(self, plan: StepPlan, rows: StepRows, counts: Tensor) -> None:
+        """The inputs of the step become those of draft 0: ids shifted by one, rejected drafts padding."""
+        inputs, total = self._inputs, plan.total_tokens
+        self._kernels.shift_tokens(
+            rows.slots,
+            rows.query_start,
+            rows.logits_start,
+            counts,
+            inputs.positions[:total],
+            self._states.token_ids,
+            input_ids=inputs.input_ids[:total],
+            lengths=inputs.lengths[:total],
+            slot_mapping=inputs.slot_mapping[:total],
+            draft_slots=self._slots,
+            last_rows=self._last_rows,
+            last_positions=self._last_positions,
+        )
+
+    def _advance(self, tokens: Tensor, step: int, batch: ForwardBatch) -> None:
+        """Keep the tokens of draft `step`, and fill the inputs of the next one.
+
+        One row per request; those past their limit are padding, and what they draft is not used.
+        """
+        count = len(tokens)
+        self._kernels.advance_drafts(
+            tokens,
+            self._slots[:count],
+            self._last_positions[:count],
+            self._states.limits,
+            batch.block_table,
+            step=step,
+            draft_tokens=self._states.draft_tokens,
+            input_ids=batch.input_ids,
+            positions=batch.positions,
+            lengths=batch.lengths,
+            slot_mapping=batch.slot_mapping,
+            req_rows=batch.req_rows,
+        )
+
+    def _draft(self, step: int, states: Tensor, count: int) -> Tensor:
+        """Draft `step` int64 `[N]` from states `[N, Dm]`; keeps what it was drawn from."""
+        kept, slots = self._states, self._slots[:count]
         logits = self._model.draft_logits(states, step=step)
         inputs = SamplingInputs(
             temperature=kept.temperature,
             top_k=kept.top_k,
             top_p=kept.top_p,
             seeds=kept.seeds,
-            positions=position + 2,
-            all_greedy=all_greedy,
+            positions=self._last_positions[:count] + (step + 2),
+            all_greedy=False,
             rows=slots,
         )
         token, probs = draft_token(logits, inputs, self._kernels)
-        if probs is not None:
-            if kept.draft_probs is None:
-                kept.draft_probs = probs.new_zeros(*kept.draft_tokens.shape, probs.shape[1])
-            kept.draft_probs[slots, step] = probs
+        assert probs is not None, "some are drawn"
+        if kept.draft_probs is None:
+            kept.draft_probs = probs.new_zeros(*kept.draft_tokens.shape, probs.shape[1])
+        kept.draft_probs[slots, step] = probs
         return token

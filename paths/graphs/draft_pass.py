@@ -23,6 +23,9 @@ class DraftModel(Protocol):
     ) -> Tensor:
         """As in `paths.engine.runner.Model`."""
 
+    def draft_logits(self, hidden: Tensor, *, step: int = 0) -> Tensor:
+        """As in `paths.engine.runner.Model`."""
+
     def num_draft_breaks(self) -> int:
         """Break points that one draft meets."""
 

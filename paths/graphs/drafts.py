@@ -14,6 +14,7 @@ from paths.engine.static_inputs import DraftInputs
 from paths.graphs.backend import GraphBackend
 from paths.graphs.capture import CaptureReport
 from paths.graphs.config import GraphConfig, GraphMode
+from paths.graphs.draft_chain import Advance, DraftChain
 from paths.graphs.draft_pass import DraftModel, DraftPass
 from paths.graphs.forward import GraphedForward
 from paths.graphs.shape import BatchShape
@@ -44,6 +45,11 @@ class GraphedDrafts:
             )
         layers = model_config.mtp_layers(mtp)
         self.inputs = inputs
+        self._model = model
+        self._mtp = mtp
+        self._config = config
+        self._backend = backend
+        self._chain: GraphedForward | None = None
         self.reuses_selection = model_config.reuses_selection(1)  # later drafts keep that of draft 0
         self._caches = caches
         self._keys = [(step % layers, model_config.reuses_selection(step)) for step in range(mtp)]
@@ -64,7 +70,24 @@ class GraphedDrafts:
     @property
     def passes(self) -> list[GraphedForward]:
         """Each different forward pass once, with its counts."""
-        return list(self._passes.values())
+        chain = [] if self._chain is None else [self._chain]
+        return [*self._passes.values(), *chain]
+
+    def join_greedy(self, advance: Advance) -> GraphedForward:
+        """All greedy drafts behind draft 0 as one pass, to be called before `capture`.
+
+        It starts from the states of draft 0 in `inputs.hidden`, one row per request. advance: keeps the
+        tokens `[N]` of a draft, given its number, and fills the inputs of the next one.
+        """
+        config = _one_row(self._config) if self._mtp > 1 else GraphConfig()  # without a pass, no graph
+        self._chain = GraphedForward(
+            model=DraftChain(self._model, self.inputs, mtp=self._mtp, advance=advance),
+            caches=self._caches,
+            inputs=self.inputs,
+            config=config,
+            backend=self._backend,
+        )
+        return self._chain
 
     def compile(self, batch: ForwardBatch) -> Iterator[tuple[int, Tensor]]:
         """Run every different pass without a graph, for first calls compile. Yields a step, its states."""

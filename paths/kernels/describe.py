@@ -27,6 +27,8 @@ OPS = {
     "slot_mapping": "prepare_inputs",
     "gather_rows": "prepare_inputs",
     "post_update": "prepare_inputs",
+    "shift_tokens": "prepare_drafts",
+    "advance_drafts": "prepare_drafts",
     "select_all": "select_all",
     "count_nan_rows": "count_nan_rows",
     "mask_tokens": "mask_tokens",

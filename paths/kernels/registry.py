@@ -232,6 +232,44 @@ class Kernels:
         """Appends sampled int64 `[R, W]` to computed, total_len and token_ids of each slot."""
         self.run("post_update", slots, query_start, logits_start, sampled, counts, **state)
 
+    def shift_tokens(
+        self,
+        slots: Tensor,
+        query_start: Tensor,
+        logits_start: Tensor,
+        counts: Tensor,
+        positions: Tensor,
+        token_ids: Tensor,
+        **buffers: Tensor,
+    ) -> None:
+        """Makes a step's buffers those of draft 0; this and the next op are defined in
+        `paths.kernels.prepare_drafts.reference`.
+        """
+        self.run("shift_tokens", slots, query_start, logits_start, counts, positions, token_ids, **buffers)
+
+    def advance_drafts(
+        self,
+        tokens: Tensor,
+        draft_slots: Tensor,
+        last_positions: Tensor,
+        limits: Tensor,
+        block_table: Tensor,
+        *,
+        step: int,
+        **buffers: Tensor,
+    ) -> None:
+        """Keeps draft `step`, tokens int64 `[B]`, and fills the inputs of the next one."""
+        self.run(
+            "advance_drafts",
+            tokens,
+            draft_slots,
+            last_positions,
+            limits,
+            block_table,
+            step=step,
+            **buffers,
+        )
+
     def select_all(self, lengths: Tensor, *, out: Tensor) -> None:
         """lengths int32 `[T]`, at most k → out int32 `[T, k]`: 0 … length − 1, then −1."""
         self.run("select_all", lengths, out=out)

@@ -65,6 +65,22 @@ FAULTS = {
         ("draft behind the last row", "live & (entry < last - 1)", "live & (entry < last)"),
         ("block table of padding rows", "readable = tl.where(slot >= 0, width, 0)", "readable = width"),
     ],
+    "prepare_drafts": [
+        ("rejected drafts stay", " - tl.where(wanted > 0, wanted - got, 0)", ""),
+        ("the token itself", "mask=live, other=-1) + 1", "mask=live, other=-1)"),
+        (
+            "rows of nobody keep their slot",
+            "mask=is_token & (live == 0))\n    is_row",
+            "mask=owned)\n    is_row",
+        ),
+        ("a draft at the limit", "(position < tl.load(limits", "(position <= tl.load(limits"),
+        ("page of another request", "b.to(tl.int64) * table_stride", "0 * table_stride"),
+        (
+            "an id of nobody",
+            "tl.load(tokens + b, mask=drafts, other=0)",
+            "tl.load(tokens + b, mask=inside, other=0)",
+        ),
+    ],
     "select_all": [
         ("one key too many", "column < tl.load(lengths_ptr + t)", "column <= tl.load(lengths_ptr + t)"),
         ("dropped store mask", "selected, mask=column < k)", "selected)"),

@@ -14,8 +14,9 @@ import torch
 
 from paths.api import UserError
 from paths.engine.core import EngineCore
+from paths.generic_mrv1.runner import RunnerV1
 from tests.engine.mock import request, run_until_idle, tokens_of
-from tests.runners.engines import make_engine, make_prompts, serve
+from tests.runners.engines import VOCAB, make_engine, make_prompts, serve
 from tests.runners.margins import MarginProbe
 
 TIE = 1e-4
@@ -32,18 +33,19 @@ QUICK = [
 
 
 def adversarial(engine: EngineCore, *, seed: int) -> None:
-    """Every second draft becomes any token at all."""
+    """Every second draft that a step leaves behind becomes any token at all."""
     generator = torch.Generator().manual_seed(seed)
-    model = engine._runner._drafter._model
-    logits = model.draft_logits
+    drafter = engine._runner._drafter
+    propose = drafter.propose
 
-    def any_token(hidden: torch.Tensor, *, step: int = 0) -> torch.Tensor:
-        real = logits(hidden, step=step)
-        noise = torch.randn(real.shape, generator=generator) * 100
-        keep = torch.rand(len(real), 1, generator=generator) < 0.5
-        return torch.where(keep, real, noise)
+    def any_token(*args: Any, **kwargs: Any) -> None:
+        propose(*args, **kwargs)
+        on_host = isinstance(engine._runner, RunnerV1)
+        held = torch.from_numpy(drafter._batch.draft_ids) if on_host else drafter._states.draft_tokens
+        changed = torch.rand(held.shape, generator=generator) < 0.5
+        held[changed] = torch.randint(0, VOCAB, held.shape, generator=generator, dtype=held.dtype)[changed]
 
-    model.draft_logits = any_token
+    drafter.propose = any_token
 
 
 def compare(model: str, *, arms: list[str], mtps: tuple[int, ...], count: int, seed: int) -> None:

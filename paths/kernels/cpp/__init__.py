@@ -56,6 +56,8 @@ class CppKernels:
         self.gather_block_table = operators.gather_block_table.default
         self.gather_rows = operators.gather_rows.default
         self._post_update = operators.post_update.default
+        self._shift_tokens = operators.shift_tokens.default
+        self._advance_drafts = operators.advance_drafts.default
         self.select_all = operators.select_all.default
         self.count_nan_rows = operators.count_nan_rows.default
         self.mask_tokens = operators.mask_tokens.default
@@ -190,6 +192,69 @@ class CppKernels:
         token_ids: Tensor,
     ) -> None:
         self._post_update(slots, query_start, logits_start, sampled, counts, computed, total_len, token_ids)
+
+    def shift_tokens(
+        self,
+        slots: Tensor,
+        query_start: Tensor,
+        logits_start: Tensor,
+        counts: Tensor,
+        positions: Tensor,
+        token_ids: Tensor,
+        *,
+        input_ids: Tensor,
+        lengths: Tensor,
+        slot_mapping: Tensor,
+        draft_slots: Tensor,
+        last_rows: Tensor,
+        last_positions: Tensor,
+    ) -> None:
+        self._shift_tokens(
+            slots,
+            query_start,
+            logits_start,
+            counts,
+            positions,
+            token_ids,
+            input_ids,
+            lengths,
+            slot_mapping,
+            draft_slots,
+            last_rows,
+            last_positions,
+        )
+
+    def advance_drafts(
+        self,
+        tokens: Tensor,
+        draft_slots: Tensor,
+        last_positions: Tensor,
+        limits: Tensor,
+        block_table: Tensor,
+        *,
+        step: int,
+        draft_tokens: Tensor,
+        input_ids: Tensor,
+        positions: Tensor,
+        lengths: Tensor,
+        slot_mapping: Tensor,
+        req_rows: Tensor,
+    ) -> None:
+        self._advance_drafts(
+            tokens,
+            draft_slots,
+            last_positions,
+            limits,
+            block_table,
+            step,
+            PAGE_SIZE,
+            draft_tokens,
+            input_ids,
+            positions,
+            lengths,
+            slot_mapping,
+            req_rows,
+        )
 
     def apply_writes(self, state: Tensor, writes: Tensor, values: Tensor, *, longest: int) -> None:
         self._apply_writes(state, writes, values, longest)

@@ -22,7 +22,7 @@ def prepare_positions(
     live_row = slots >= 0
     before = torch.where(live_row, computed[slots.clamp(min=0).long()], 0)
     seq_lens.copy_(torch.where(live_row, before + query_start.diff(), 0))
-    token, row, live = _owners(len(positions), slots, query_start)
+    token, row, live = owners(len(positions), slots, query_start)
     position = torch.where(live, before[row] + token - query_start[row], 0)
     positions.copy_(position)
     req_rows.copy_(torch.where(live, row, 0))
@@ -45,10 +45,10 @@ def combine_tokens(
     draft_ids: Tensor,
 ) -> None:
     """See the reference."""
-    _, row, live = _owners(len(input_ids), slots, query_start)
+    _, row, live = owners(len(input_ids), slots, query_start)
     slot = slots[row].clamp(min=0).long()
     input_ids.copy_(torch.where(live, _token_at(slot, positions, token_ids, total_len, draft_tokens), 0))
-    n, row, live = _owners(len(logits_rows), slots, logits_start)
+    n, row, live = owners(len(logits_rows), slots, logits_start)
     last = logits_start[row + 1]
     at = torch.where(live, query_start[row + 1] - (last - n), 0)
     slot = slots[row].clamp(min=0).long()
@@ -109,7 +109,7 @@ def post_update(
     total_len.index_add_(0, slot, count.long())
 
 
-def _owners(size: int, slots: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def owners(size: int, slots: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """0 … size − 1, the batch row that owns each, and whether there is one with a slot."""
     entry = torch.arange(size, device=slots.device)
     if len(slots) == 0:

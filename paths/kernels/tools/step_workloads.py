@@ -36,7 +36,7 @@ JUDGED = 256  # requests whose drafts come with distributions: 0.4 GB of them
 
 
 def step_workloads() -> list[Workload]:
-    return [*_preparation(), *_logits(), _apply_writes(), _rejection(), _moe_block()]
+    return [*_preparation(), *_drafts(), *_logits(), _apply_writes(), _rejection(), _moe_block()]
 
 
 def _starts(device: torch.device, requests: int = REQUESTS) -> Tensor:
@@ -98,6 +98,45 @@ def _preparation() -> list[Workload]:
     return [
         Workload(
             op="prepare_inputs",
+            label=f"{function}, {LABEL}",
+            cost=Cost(bytes=moved),
+            arguments=arguments,
+            function=function,
+        )
+        for function, (arguments, moved) in functions.items()
+    ]
+
+
+def _drafts() -> list[Workload]:
+    def requests(d: torch.device) -> Tensor:
+        return torch.arange(REQUESTS, dtype=torch.int32, device=d)
+
+    def shift(d: torch.device) -> Arguments:
+        starts, counts = _starts(d), torch.ones(REQUESTS, dtype=torch.int32, device=d)
+        known = (_longs(d, TOKENS), _ints(d, REQUESTS, KEYS))
+        rows = {
+            "input_ids": _longs(d, TOKENS),
+            "lengths": _ints(d, TOKENS),
+            "slot_mapping": _longs(d, TOKENS),
+        }
+        made = {"last_rows": _longs(d, REQUESTS), "last_positions": _longs(d, REQUESTS)}
+        return (requests(d), starts, starts, counts, *known), rows | made | {"draft_slots": requests(d)}
+
+    def advance(d: torch.device) -> Arguments:
+        longs = {name: _longs(d, REQUESTS) for name in ("input_ids", "positions", "slot_mapping")}
+        ints = {name: _ints(d, REQUESTS) for name in ("lengths", "req_rows")}
+        kept = {"draft_tokens": _longs(d, REQUESTS, DRAFTS), "step": 0}
+        drafted, limits = _longs(d, REQUESTS), torch.full((REQUESTS,), KEYS, device=d)
+        table = _ints(d, REQUESTS, KEYS // PAGE_SIZE)
+        return (drafted, requests(d), _longs(d, REQUESTS), limits, table), longs | ints | kept
+
+    functions = {
+        "shift_tokens": (shift, 36 * TOKENS + 36 * REQUESTS),
+        "advance_drafts": (advance, 80 * REQUESTS),
+    }
+    return [
+        Workload(
+            op="prepare_drafts",
             label=f"{function}, {LABEL}",
             cost=Cost(bytes=moved),
             arguments=arguments,

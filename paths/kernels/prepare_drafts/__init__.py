@@ -1,0 +1,1 @@
+"""Inputs of the drafts behind a V2 step, made on the device from counts that the host has not read."""
