@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from harness.equivalence.score import Forced, Greedy, Level
+from harness.equivalence.score import NOT_NUMBERS, Forced, Greedy, Level
 
 Ids = npt.NDArray[np.int32]
 Logs = npt.NDArray[np.float64]
@@ -57,7 +57,7 @@ def compare(reference: Answers, other: Answers, *, near_tie: float) -> Level:
         return Level(concurrency=other.concurrency, greedy=greedy, reason=reason)
     forced = _forced(reference.scores, other.scores, near_tie)
     if forced is None:
-        return Level(concurrency=other.concurrency, greedy=greedy, reason="log-probabilities are not numbers")
+        return Level(concurrency=other.concurrency, greedy=greedy, reason=NOT_NUMBERS)
     return Level(concurrency=other.concurrency, greedy=greedy, forced=forced)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from harness.tier import ALPHA
 from reports.compare.effects import Floats
 from reports.compare.estimate import Estimate
 from reports.compare.finding import Finding
@@ -21,9 +22,7 @@ from reports.compare.metric_table import METRICS, MetricRule
 from reports.compare.power import POWER, t_quantile
 from reports.compare.words import Verdict
 
-ALPHA = 0.05  # one-sided
 VALID_SHARE = 0.90  # of the questions must have been answered in both arms
-INFINITE = 1e9  # degrees of freedom: the normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +97,15 @@ def _means(arm: TaskAnswers, keys: Sequence[str], flag: Callable[[Answer], bool]
 def paired_loss(baseline: Floats, candidate: Floats) -> Estimate:
     """Mean of candidate - baseline over questions [n], each a share of answers with a fault.
 
-    One answer per arm: SE = sqrt(b + c - (b - c)^2 / n) / n of the discordant pairs b and c, with half a
-    question added to each of the four cells (Agresti and Min). Several: sd of the differences over sqrt(n).
+    SE = sqrt(S - (sum of d)^2 / n) / n with S the sum of d^2, after half a question was added to each cell of
+    the two-by-two table (Agresti and Min 2005): n + 2 and S + 1. With one answer per arm S counts the
+    discordant questions; averages of several answers need no other formula, and no SE is zero.
     """
     differences = candidate - baseline
-    n, mean = len(differences), float(differences.mean())
-    if set(np.unique(differences)) <= {-1.0, 0.0, 1.0}:
-        b, c, total = float((differences > 0).sum()) + 0.5, float((differences < 0).sum()) + 0.5, n + 2.0
-        se = math.sqrt(b + c - (b - c) ** 2 / total) / total
-    else:
-        se = float(differences.std(ddof=1)) / math.sqrt(n)
-    half = t_quantile(ALPHA, INFINITE) * se
+    n, mean, total = len(differences), float(differences.mean()), len(differences) + 2
+    squares, surplus = float((differences**2).sum()) + 1, float(differences.sum())
+    se = math.sqrt(squares - surplus**2 / total) / total
+    half = t_quantile(ALPHA, math.inf) * se
     return Estimate(
         n=n,
         interleaved=True,
@@ -116,11 +113,11 @@ def paired_loss(baseline: Floats, candidate: Floats) -> Estimate:
         mean=mean,
         sd=se * math.sqrt(n),
         se=se,
-        df=INFINITE,
+        df=math.inf,
         lo=mean - half,
         hi=mean + half,
         p_worse=float(special.ndtr(-mean / se)),
-        detectable=(t_quantile(ALPHA, INFINITE) + t_quantile(1 - POWER, INFINITE)) * se,
+        detectable=(t_quantile(ALPHA, math.inf) + t_quantile(1 - POWER, math.inf)) * se,
         losses=tuple(float(x) for x in differences),
     )
 

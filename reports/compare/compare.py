@@ -134,7 +134,7 @@ def _compare_metrics(
 ) -> _CellResult:
     gated = tier.gated if tier else []
     findings = []
-    silent = []
+    silent: dict[str, str] = {}
     for name, rule in METRICS.items():
         if name not in present:
             continue
@@ -143,22 +143,23 @@ def _compare_metrics(
         )
         found = judge_metric(context, pairing, tier=tier, floor=floor)
         if found is None:
-            silent += [f"{name} has no value in either arm: {why}" for why in _absences(pairing, name)[:1]]
+            silent[name] = f"{name} has no value in either arm: {_why_absent(pairing, name)}"
         else:
             findings.append(found)
     if gated and not any(one.gated for one in findings):
-        why = silent[0] if silent else f"none of {', '.join(gated)} was measured"
+        why = next(iter(silent.values())) if silent else f"none of {', '.join(gated)} was measured"
         findings.insert(
             0, dataclasses.replace(whole, verdict=Verdict.MISSING, reason=f"nothing to judge: {why}")
         )
     elif tier is not None and not gated:
         findings.insert(0, whole)
-    notes = [line for line in silent if line.split(" ", 1)[0] in gated]
+    notes = [line for name, line in silent.items() if name in gated]
     return _CellResult(findings=findings, exclusions=pairing.exclusions, notes=notes)
 
 
-def _absences(pairing: Pairing, name: str) -> list[str]:
-    return [one.absent[name] for one in (*pairing.baseline, *pairing.candidate) if name in one.absent]
+def _why_absent(pairing: Pairing, name: str) -> str:
+    launches = (*pairing.baseline, *pairing.candidate)
+    return next((one.absent[name] for one in launches if name in one.absent), "no launch says why")
 
 
 def with_holm(findings: Sequence[Finding]) -> list[Finding]:

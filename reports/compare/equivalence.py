@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
-from harness.equivalence.score import Equivalence, Level
+from harness.equivalence.score import NOT_NUMBERS, Equivalence, Level
 from harness.intervals import wilson
+from harness.tier import ALPHA
 from reports.compare.finding import Finding
 from reports.compare.metric_table import METRICS
 from reports.compare.power import t_quantile
 from reports.compare.words import Verdict
 
-ALPHA = 0.05
-INFINITE = 1e9
 ROUNDS_ALIKE = ("mtp",)  # differences that leave every rounding where it was
-TOO_FAR = "log-probabilities are not numbers"
 
 
 def compare_equivalence(context: Finding, arm: Equivalence, itself: Equivalence | None) -> list[Finding]:
@@ -54,7 +51,7 @@ def _level(named: Finding, level: Level, own: Level | None, *, alike: bool) -> l
 
 
 def _broken(level: Level) -> str | None:
-    if level.reason == TOO_FAR:
+    if level.reason == NOT_NUMBERS:
         return level.reason
     return f"{level.greedy.empty} answers are empty" if level.greedy.empty else None
 
@@ -71,7 +68,7 @@ def _identical(named: Finding, level: Level, own: Level | None, *, gated: bool) 
         return dataclasses.replace(shown, verdict=Verdict.INCONCLUSIVE, reason=unknown)
     before, m = own.greedy.share_identical, own.greedy.prompts
     shown = dataclasses.replace(shown, baseline=before, n_baseline=m)
-    low, high = newcombe(before, m, share, n)
+    low, high = loss_bounds(own.greedy.identical, m, level.greedy.identical, n)
     note = f"{named.cell}: loss {100 * (before - share):+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
     if not gated:
         note += "; not gated: the arms round in another order"
@@ -87,13 +84,12 @@ def _three_way(loss: float, low: float, high: float, margin: float) -> tuple[Ver
     return Verdict.INCONCLUSIVE, "the interval reaches the margin: compare more prompts"
 
 
-def newcombe(one: float, n: int, other: float, m: int) -> tuple[float, float]:
-    """One-sided bounds of one - other, at 5 % each, from both Wilson intervals (Newcombe's method 10)."""
-    z = t_quantile(ALPHA, INFINITE)
-    (l1, u1), (l2, u2) = wilson(one, n, z), wilson(other, m, z)
-    difference = one - other
-    low = difference - math.sqrt((one - l1) ** 2 + (u2 - other) ** 2)
-    return low, difference + math.sqrt((u1 - one) ** 2 + (other - l2) ** 2)
+def loss_bounds(lost: int, n: int, kept: int, m: int, *, alpha: float = ALPHA) -> tuple[float, float]:
+    """One-sided bounds of lost / n - kept / m, each at `alpha`: Newcombe's score intervals (method 10)."""
+    from statsmodels.stats.proportion import confint_proportions_2indep  # heavy; only where answers are
+
+    low, high = confint_proportions_2indep(lost, n, kept, m, method="newcomb", alpha=2 * alpha)
+    return float(low), float(high)
 
 
 def _agreement(named: Finding, level: Level) -> Finding:
@@ -112,7 +108,7 @@ def _agreement(named: Finding, level: Level) -> Finding:
     if forced.clear_agree is None:
         reason = "no position with a clear best token"
         return dataclasses.replace(shown, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    _, high = wilson(forced.clear_agree, forced.clear_positions, t_quantile(ALPHA, INFINITE))
+    _, high = wilson(forced.clear_agree, forced.clear_positions, t_quantile(ALPHA, math.inf))
     least = 1 - rule.margin
     if forced.clear_agree >= least:
         return dataclasses.replace(shown, verdict=Verdict.PASS)
@@ -139,10 +135,3 @@ def _distance(named: Finding, level: Level, own: Level | None) -> Finding:
         return dataclasses.replace(shown, verdict=Verdict.PASS)
     reason = f"mean KL {forced.mean_kl:.3g} nat, allowed are {most:.3g}"
     return dataclasses.replace(shown, verdict=Verdict.FAIL, reason=reason)
-
-
-def pick(equivalences: Sequence[Equivalence]) -> tuple[Equivalence | None, Equivalence | None]:
-    """Of the records of both arms: the candidate's against the reference, and the reference's with itself."""
-    against = [one for one in equivalences if one.against == "reference"]
-    itself = [one for one in equivalences if one.against == "itself"]
-    return (against[0] if against else None, itself[0] if itself else None)

@@ -12,7 +12,7 @@ POWER = 0.80  # chance to see an effect of the size that is called detectable
 
 @lru_cache(maxsize=4096)
 def t_quantile(alpha: float, df: float) -> float:
-    """Upper alpha point of Student's t."""
+    """Upper alpha point of Student's t; of the normal distribution with df = inf."""
     return float(stats.t.isf(alpha, df))
 
 

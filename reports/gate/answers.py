@@ -14,7 +14,7 @@ from harness.records import Record
 from harness.tier import Tier
 from reports.compare.accuracy import Answer, TaskAnswers, compare_accuracy
 from reports.compare.cells import cell_name
-from reports.compare.equivalence import compare_equivalence, pick
+from reports.compare.equivalence import compare_equivalence
 from reports.compare.finding import Finding, Gate
 from reports.compare.words import Verdict
 
@@ -110,14 +110,13 @@ def _answer(row: Mapping[str, Any]) -> Answer:
 
 
 def _equivalence(baseline: Sequence[Record], candidate: Sequence[Record], gated: bool) -> list[Finding]:
-    """Of each cell that carries one; the reference must be the baseline."""
-    itself = [one.equivalence for one in baseline if one.equivalence is not None]
+    """Of each cell that carries one; its reference as the baseline's records have it, against itself."""
+    itself = {own.arm: own for record in baseline if (own := record.equivalence) and own.against == "itself"}
     found: list[Finding] = []
     for record in candidate:
-        if record.equivalence is None or record.equivalence.against != "reference":
+        arm = record.equivalence
+        if arm is None or arm.against != "reference":
             continue
-        arm, own = pick([record.equivalence, *itself])
         context = _context("equivalence", record.cell_id, cell_name(record), gated, record.command)
-        if arm is not None:
-            found += compare_equivalence(context, arm, own)
+        found += compare_equivalence(context, arm, itself.get(arm.reference))
     return found

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.errors import ExitCode
 from reports.compare.effects import as_percent
 from reports.compare.finding import Comparison, Finding, Gate
 from reports.compare.words import RunVerdict, Verdict
@@ -200,7 +199,3 @@ def _finite(value: float | None) -> float | None:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of verdict.json."""
     return VerdictFile.model_json_schema()
-
-
-def exit_code_of(verdict: VerdictFile) -> ExitCode:
-    return ExitCode(verdict.exit_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from harness.records import Check, Metric, Record, RunInfo, append_record, write_text_atomically
 
+gc.freeze()  # Holm's adjustment in statsmodels collects garbage at each call: 0.1 s with all of the heap
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 

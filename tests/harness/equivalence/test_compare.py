@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from harness.equivalence.compare import Answers, Scores, compare, divergence, first_divergence
+from harness.equivalence.score import NOT_NUMBERS
 
 
 def ids(*values):
@@ -120,7 +121,7 @@ def test_scores_that_are_absent_or_no_numbers_have_a_reason():
     assert refused.forced is None and refused.reason == "the engine refused" and refused.greedy.identical == 1
     nan = Scores(logprob=np.array([np.nan]), top_ids=scored[0].top_ids, top_logprobs=scored[0].top_logprobs)
     broken = compare(good, answers((1,), scored=[nan]), near_tie=0.1)
-    assert broken.forced is None and "not numbers" in broken.reason
+    assert broken.forced is None and broken.reason == NOT_NUMBERS
 
 
 def test_empty_answers_are_counted():

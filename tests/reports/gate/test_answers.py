@@ -105,9 +105,21 @@ def test_smoke_and_no_tier_gate_no_answers(tmp_path):
 
 
 def test_equivalence_of_the_candidate(tmp_path):
-    arm(tmp_path, "old", scored=False, equivalence=equivalence(level(), (), "itself"))
-    arm(tmp_path, "new", scored=False, equivalence=equivalence(level(kl=0.5)))
-    judgement = judged(tmp_path, tier())
-    verdicts = {one.rule.name: one.verdict for one in judgement.others}
-    assert verdicts == {"identical_answers": "PASS", "clear_agreement": "PASS", "mean_kl": "FAIL"}
-    assert judgement.outcome.exit_code == 4
+    assert equivalences(tmp_path, reference="a") == (
+        {"identical_answers": "PASS", "clear_agreement": "PASS", "mean_kl": "FAIL"},
+        4,
+    )
+
+
+def test_a_reference_that_is_not_the_baseline_is_no_level(tmp_path):
+    verdicts, _ = equivalences(tmp_path, reference="another arm")
+    assert verdicts["identical_answers"] == "INCONCLUSIVE"
+
+
+def equivalences(folder, *, reference):
+    """Verdicts and exit code; the baseline's own answers are those of `reference`."""
+    itself = equivalence(level(), (), "itself").model_copy(update={"arm": reference})
+    arm(folder, "old", scored=False, equivalence=itself)
+    arm(folder, "new", scored=False, equivalence=equivalence(level(kl=0.5)))
+    judgement = judged(folder, tier())
+    return {one.rule.name: one.verdict for one in judgement.others}, judgement.outcome.exit_code
