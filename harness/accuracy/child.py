@@ -20,7 +20,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.evaluator import evaluate
 
 from harness.accuracy.client import Answer
-from harness.accuracy.grading import METRIC, question_row
+from harness.accuracy.grading import FLEXIBLE, METRIC, STRICT, question_row
 from harness.accuracy.model import MAX_GEN_TOKS, EndpointLM
 from harness.accuracy.prompts import PromptEncoder, ids_hash
 from harness.accuracy.spec import AccuracySpec, Job, Prepared, Stage
@@ -144,16 +144,17 @@ def _score(
     found = evaluated["results"][stage.task]
     prefix = f"{METRIC},"
     scores = {key.removeprefix(prefix): float(found[key]) for key in found if key.startswith(prefix)}
-    _agree(scores, rows)
+    check_sums(scores, rows)
     return scores
 
 
-def _agree(scores: dict[str, float], rows: list[dict[str, Any]]) -> None:
-    """Our rows must add up to what lm-eval reports, or one of the two is wrong."""
-    for name, column in (("strict-match", "strict_correct"), ("flexible-extract", "flexible_correct")):
+def check_sums(scores: dict[str, float], rows: list[dict[str, Any]]) -> None:
+    """Our rows must add up to what lm-eval reports, or one of the two is wrong. Raises ValueError.
+
+    A failed request is an empty answer to lm-eval, and right in no row.
+    """
+    for name, column in ((STRICT, "strict_correct"), (FLEXIBLE, "flexible_correct")):
         ours = sum(bool(row[column]) for row in rows) / len(rows)
-        if any(row["error"] for row in rows):
-            continue  # lm-eval scores a failed request as an empty answer
         if abs(ours - scores[name]) > 1e-9:
             raise ValueError(f"lm-eval's {name} is {scores[name]}, the questions add up to {ours}")
 

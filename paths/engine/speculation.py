@@ -44,14 +44,10 @@ class Speculation:
         """Chance that a draft is accepted whose predecessors were: 1 + c + c² + … + c^mtp = forced_al."""
         if self.forced_al is None:
             return None
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            if sum(middle**n for n in range(self.mtp + 1)) < self.forced_al:
-                low = middle
-            else:
-                high = middle
-        return high
+        from scipy.optimize import brentq  # half a second, for forced lengths alone
+
+        forced_al = self.forced_al
+        return float(brentq(lambda rate: sum(rate**n for n in range(self.mtp + 1)) - forced_al, 0.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +100,7 @@ class Verifier:
     def _by_chance(
         self, logits: Tensor, inputs: SamplingInputs, drafts: DraftRows, rate: float
     ) -> tuple[Tensor, Tensor]:
-        """Drafts are emitted while chance wills it, then a token of the target."""
+        """Accepts each draft with probability `rate` until one is rejected; then a token of the target."""
         assert inputs.rows is not None, "checked by the caller"
         sampled = sample(logits, inputs, self._kernels.sample)
         first, end = drafts.starts[:-1].long()[:, None], drafts.starts[1:].long()[:, None]

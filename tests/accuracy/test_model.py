@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, processors
 
+from harness.accuracy.child import check_sums
 from harness.accuracy.client import Answer, ask
 from harness.accuracy.model import EndpointLM, answer_text
 from harness.accuracy.prompts import PromptEncoder, ids_hash, prompt_rules, takes_bos
@@ -129,6 +130,14 @@ def test_the_engines_own_cut_is_taken(rules):
     assert answer_text(Answer(token_ids=ids, text="12 "), ("Question:",), encoder) == "12 "
     assert answer_text(Answer(token_ids=ids), ("Question:",), encoder) == "12 "
     assert answer_text(Answer(token_ids=ids, error="lost"), (), encoder) == ""
+
+
+def test_rows_that_do_not_add_up_to_lm_evals_scores_are_an_error():
+    right, wrong = ({"strict_correct": flag, "flexible_correct": True} for flag in (True, False))
+    failed = {"strict_correct": None, "flexible_correct": None}
+    check_sums({"strict-match": 0.25, "flexible-extract": 0.75}, [right, wrong, wrong, failed])
+    with pytest.raises(ValueError, match=r"lm-eval's strict-match is 0.5, the questions add up to 0.25"):
+        check_sums({"strict-match": 0.5, "flexible-extract": 0.75}, [right, wrong, wrong, failed])
 
 
 # BOS
