@@ -19,12 +19,12 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.evaluator import evaluate
 
-from harness.accuracy.client import Answer
 from harness.accuracy.grading import FLEXIBLE, METRIC, STRICT, question_row
 from harness.accuracy.model import MAX_GEN_TOKS, EndpointLM
 from harness.accuracy.prompts import PromptEncoder, ids_hash
 from harness.accuracy.spec import AccuracySpec, Job, Prepared, Stage
 from harness.accuracy.tasks import make_task, task_version
+from harness.client.answers import Answer
 from harness.client.endpoint import EngineDied
 from harness.client.frames import FrameSocket
 from harness.client.pipe import PipeEndpoint

@@ -9,10 +9,10 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 
-from harness.accuracy.client import Answer
 from harness.accuracy.model import answer_text
 from harness.accuracy.numeric import RUN_ON, read_answer, read_target
 from harness.accuracy.prompts import PromptEncoder, ids_hash
+from harness.client.answers import Answer
 from paths.api import FinishReason, Request
 
 STRICT, FLEXIBLE = "strict-match", "flexible-extract"

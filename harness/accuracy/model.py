@@ -12,8 +12,8 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from harness.accuracy.client import Answer, ask
 from harness.accuracy.prompts import PromptEncoder
+from harness.client.answers import Answer, ask
 from harness.client.endpoint import Endpoint
 from paths.api import Request, SamplingParams, TokenLogprobs
 

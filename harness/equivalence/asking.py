@@ -1,50 +1,25 @@
-"""Puts prompts to an engine, so many at a time, and reads tokens and their scores."""
+"""Puts prompts to an engine, greedy and by forced decode, and reads tokens and their scores."""
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from harness.client.answers import Answer, ask
 from harness.client.endpoint import Endpoint
 from harness.equivalence.compare import Answers, Ids, Scores
 from harness.workload.source import Prompt
-from paths.api import FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
+from paths.api import Request, SamplingParams, TokenLogprobs
 
 ALTERNATIVES = 20
-_POLL_S = 0.5
 _FIRST_ID = 1 << 40  # far from the ids of any load on the same engine
 
 
 class NotAnswered(Exception):
     """The engine refused or broke off a request; the message says what it said."""
-
-
-@dataclass
-class _Heard:
-    """What came back for one request so far."""
-
-    tokens: list[Ids] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-
-    def take(self, event: TokenEvent) -> None:
-        self.tokens.append(event.token_ids)
-        if event.detail is not None:
-            self.logprobs.extend(event.detail.logprobs or ())
-
-    @property
-    def ids(self) -> Ids:
-        return np.concatenate([np.empty(0, np.int32), *self.tokens])
-
-    @property
-    def scores(self) -> Scores:
-        return Scores(
-            logprob=np.array([one.logprob for one in self.logprobs], dtype=np.float64),
-            top_ids=np.stack([one.top_ids for one in self.logprobs]),
-            top_logprobs=np.stack([one.top_logprobs for one in self.logprobs]).astype(np.float64),
-        )
 
 
 @dataclass
@@ -64,16 +39,15 @@ class Asker:
 
         Raises EngineDied, and NotAnswered for a greedy request; scores that are refused are a reason.
         """
-        tokens = [one.ids for one in self._ask(self._greedy(), concurrency)]
+        tokens = [np.asarray(one.token_ids, np.int32) for one in self._ask(self._greedy(), concurrency)]
         given = tokens if reference is None else reference
         try:
-            heard = self._ask(self._forced(given), concurrency)
-            complete = [len(one.logprobs) == len(ids) for one, ids in zip(heard, given, strict=True)]
-            if not all(complete):
+            scored = [one.logprobs for one in self._ask(self._forced(given), concurrency)]
+            if any(len(logprobs) != len(ids) for logprobs, ids in zip(scored, given, strict=True)):
                 raise NotAnswered("the engine did not score every given token")
         except NotAnswered as refused:
             return Answers(concurrency=concurrency, tokens=tokens, scores=None, reason=str(refused))
-        return Answers(concurrency=concurrency, tokens=tokens, scores=[one.scores for one in heard])
+        return Answers(concurrency=concurrency, tokens=tokens, scores=[_scores(one) for one in scored])
 
     def _params(self, prompt: Prompt, *, scored: bool = False) -> SamplingParams:
         return SamplingParams(
@@ -100,28 +74,20 @@ class Asker:
             forced_ids=forced,
         )
 
-    def _ask(self, asked: Sequence[Request], concurrency: int) -> list[_Heard]:
-        """What came back for each of `asked`, `concurrency` in flight. Raises EngineDied and NotAnswered."""
-        waiting = deque(self._mixed(asked, concurrency))
-        heard = {request.request_id: _Heard() for request in waiting}
-        running: set[int] = set()
-        error: str | None = None
-        total = len(waiting)
-        while waiting or running:
-            new = [waiting.popleft() for _ in range(min(concurrency - len(running), len(waiting)))]
-            running |= {request.request_id for request in new}
-            self.endpoint.submit(new)
-            for _, events in self.endpoint.poll(_POLL_S):
-                for event in events:
-                    heard[event.request_id].take(event)
-                    if event.finish_reason is not FinishReason.NONE:
-                        running.discard(event.request_id)
-                    if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-                        error = error or (event.detail.error if event.detail else None) or "no reason given"
-            self.on_progress(1 - (len(waiting) + len(running)) / total)
+    def _ask(self, asked: Sequence[Request], concurrency: int) -> list[Answer]:
+        """Answers to `asked`, `concurrency` in flight. Raises EngineDied and NotAnswered."""
+        mixed, ended = self._mixed(asked, concurrency), itertools.count(1)
+        answers = ask(
+            self.endpoint,
+            mixed,
+            concurrency=concurrency,
+            on_answer=lambda *_: self.on_progress(next(ended) / len(mixed)),
+        )
+        error = next((one.error for one in answers if one.error is not None), None)
         if error is not None:
             raise NotAnswered(f"the engine refused a request: {error}")
-        return [heard[request.request_id] for request in asked]
+        by_id = {request.request_id: answer for request, answer in zip(mixed, answers, strict=True)}
+        return [by_id[request.request_id] for request in asked]
 
     def _mixed(self, asked: Sequence[Request], concurrency: int) -> list[Request]:
         """`asked` among others, evenly, so that as many run together as the concurrency says."""
@@ -132,3 +98,11 @@ class Asker:
             for at, one in enumerate(asked)
             for request in (one, *extra[at * share : (at + 1) * share])
         ]
+
+
+def _scores(logprobs: Sequence[TokenLogprobs]) -> Scores:
+    return Scores(
+        logprob=np.array([one.logprob for one in logprobs], dtype=np.float64),
+        top_ids=np.stack([one.top_ids for one in logprobs]),
+        top_logprobs=np.stack([one.top_logprobs for one in logprobs]).astype(np.float64),
+    )

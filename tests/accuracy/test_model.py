@@ -10,10 +10,10 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from harness.accuracy.child import check_sums
-from harness.accuracy.client import Answer, ask
 from harness.accuracy.model import EndpointLM, answer_text
 from harness.accuracy.prompts import PromptEncoder, ids_hash, prompt_rules, takes_bos
 from harness.accuracy.spec import PromptRules
+from harness.client.answers import Answer, ask
 from harness.client.endpoint import EngineDied
 from paths.api import EventDetail, FinishReason, Request, SamplingParams, TokenLogprobs, UserError
 from paths.models.byte_tokenizer import byte_tokenizer

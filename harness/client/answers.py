@@ -20,6 +20,7 @@ class Answer:
     finish: FinishReason = FinishReason.NONE
     text: str | None = None  # cut before a stop string, by engines that say so
     error: str | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the tokens, where asked for
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     verifications: int | None = None  # steps that verified at least one draft; None: the engine tells of none
     drafted: int = 0  # drafts verified
@@ -70,6 +71,7 @@ def _absorb(
         if detail is not None:
             answer.text = detail.text if detail.text is not None else answer.text
             answer.error = detail.error or answer.error
+            answer.logprobs.extend(detail.logprobs or ())
             if detail.prompt_logprobs is not None:
                 answer.prompt_logprobs = detail.prompt_logprobs
         if event.finish_reason is not FinishReason.NONE:
