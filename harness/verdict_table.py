@@ -30,7 +30,7 @@ def print_verdict(judgement: Judgement, folder: Path, *, report: Path | None = N
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for heading in ("", "cell", "metric"):
         table.add_column(heading, overflow="fold")
-    for heading in ("change", "loss % [interval]", "margin", "n"):
+    for heading in ("change", "loss [interval]", "margin", "n"):
         table.add_column(heading, justify="right", no_wrap=True)
     for entry in shown:
         table.add_row(*(escape(text) for text in _row(entry)))
@@ -54,6 +54,6 @@ def _row(entry: GateEntry) -> tuple[str, ...]:
         entry.metric or entry.gate,
         "" if entry.change_pct is None else f"{entry.change_pct:+.2f} %",
         interval,
-        "" if entry.margin_pct is None else f"{entry.margin_pct:.2f} %",
+        "" if entry.margin_pct is None else f"{entry.margin_pct:.2f} {entry.loss_unit}",
         str(entry.n_pairs) if entry.n_pairs else "",
     )

@@ -44,7 +44,7 @@ def _worst(failed: list[GateEntry]) -> str:
     if worst.loss_pct is None or worst.ci_pct is None:
         return f"{where}: {worst.reason}"
     low, high = worst.ci_pct
-    return f"the worst: {where}: loss {worst.loss_pct:.1f} % [{low:.1f}, {high:.1f}]"
+    return f"the worst: {where}: loss {worst.loss_pct:.1f} {worst.loss_unit} [{low:.1f}, {high:.1f}]"
 
 
 def short(name: str) -> str:

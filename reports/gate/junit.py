@@ -78,7 +78,10 @@ def summary_of(entry: GateEntry) -> str:
     if entry.loss_pct is None or entry.ci_pct is None:
         return "no interval"
     low, high = entry.ci_pct
-    return f"loss {entry.loss_pct:+.2f} % [{low:+.2f}, {high:+.2f}], margin {entry.margin_pct:.2f} %"
+    unit, margin = entry.loss_unit, entry.margin_pct
+    return (
+        f"loss {entry.loss_pct:+.2f} {unit} [{low:+.2f}, {high:+.2f}], margin {margin:.2f} {unit}"
+    )
 
 
 def xml_text(text: str) -> str:

@@ -118,7 +118,7 @@ def _row(entry: GateEntry) -> str:
         _number(entry.candidate, entry.unit),
         "" if entry.change_pct is None else f"{entry.change_pct:+.2f} %",
         _interval(entry),
-        "" if entry.margin_pct is None else f"{entry.margin_pct:.2f} %",
+        "" if entry.margin_pct is None else f"{entry.margin_pct:.2f} {entry.loss_unit}",
         str(entry.n_pairs) if entry.n_pairs else "",
         escape(entry.reason or "", longest=120),
     )

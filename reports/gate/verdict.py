@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from reports.compare.effects import as_percent
 from reports.compare.finding import Comparison, Finding, Gate
+from reports.compare.metric_table import METRICS
 from reports.compare.words import RunVerdict, Verdict
 from reports.gate.outcome import Outcome
 
@@ -85,6 +86,12 @@ class GateEntry(_Model):
     slot_effect_pct: float | None = Field(default=None, description="cost of running second")
     notes: list[str] = Field(default_factory=list)
     command: str = Field("", description="measures the candidate's cell alone")
+
+    @property
+    def loss_unit(self) -> str:
+        """Of `loss_pct`, `ci_pct` and `margin_pct`: points for metrics that are compared by difference."""
+        rule = METRICS.get(self.metric or "")
+        return "points" if rule is not None and rule.scale == "difference" else "%"
 
 
 class VerdictFile(_Model):

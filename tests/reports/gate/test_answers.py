@@ -9,8 +9,10 @@ import pytest
 from harness.accuracy.questions import QuestionsWriter
 from harness.accuracy.score import AccuracyScore, Proportion
 from harness.tier import Tier
+from reports.gate.banner import banner
 from reports.gate.plan_file import ArmSource, ComparisonFile, write_plan
 from reports.gate.run_gate import judge_folder
+from reports.gate.summary import render_summary
 from tests.reports.compare.arms import tier
 from tests.reports.compare.test_equivalence import equivalence, level
 from tests.reports.conftest import make_record, write_run
@@ -75,6 +77,8 @@ def test_lost_answers_are_a_correctness_failure(tmp_path):
     assert found.cell == "c64: gsm8k 5-shot c64" and found.candidate == pytest.approx(0.8)
     entry = next(one for one in judgement.verdict.gates if one.gate == "accuracy")
     assert entry.metric == "accuracy" and entry.n_pairs == N and entry.loss_pct == pytest.approx(20)
+    assert "loss 20.0 points [" in banner(judgement.verdict)  # of 100, not % of the baseline
+    assert "| 1.50 points |" in render_summary(judgement.verdict)
 
 
 def test_the_same_answers_pass(tmp_path):
