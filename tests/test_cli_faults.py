@@ -192,7 +192,7 @@ def test_accounts_that_do_not_agree_make_a_cell_invalid(path, words, tmp_path):
 
 FAIL_ONCE = """
 import sys
-from harness import recording, run
+from harness import attempt, cell_run, recording, results
 from harness.__main__ import main
 
 original, calls = {target}, []
@@ -219,7 +219,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("target", ["recording.summarize", "run.run_load", "run.EngineProcess"])
+@pytest.mark.parametrize("target", ["recording.summarize", "cell_run.run_load", "attempt.EngineProcess"])
 def test_a_fault_of_the_harness_costs_one_cell(target, tmp_path):
     program = FAIL_ONCE.format(target=target, error="RuntimeError('injected fault')")
     done = harness_within(program, "+path=scripted", *FAST, "concurrency=1,2", cwd=tmp_path)
@@ -235,7 +235,7 @@ def test_a_fault_of_the_harness_costs_one_cell(target, tmp_path):
 
 def test_a_fault_after_the_row_was_written_keeps_the_row(tmp_path):
     """Requests that cannot be written: the record stands, the exit code says that something is missing."""
-    program = FAIL_ONCE.format(target="run.RequestsWriter.add", error="OSError('disk full')")
+    program = FAIL_ONCE.format(target="results.RequestsWriter.add", error="OSError('disk full')")
     done = harness_within(program, "+path=scripted", *FAST, "concurrency=1,2", cwd=tmp_path)
     assert done.returncode == 5, done.stderr
     first, second = records_of(tmp_path)

@@ -181,13 +181,13 @@ INTERRUPTED = """
 import os, signal, sys
 import harness.environment
 harness.environment.code_revision = harness.environment.current_revision = lambda: "r1"
-import harness.run
-done = harness.run._Run._save
+from harness.results import Results
+done = Results.save
 def save(self, *given, **named):
     done(self, *given, **named)
-    if len(self._records) == 1:
+    if len(self.records) == 1:
         os.kill(os.getpid(), signal.SIGINT)
-harness.run._Run._save = save
+Results.save = save
 from harness.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
