@@ -41,11 +41,11 @@ def share_interval(share: float, x: Sums, m: Sums) -> Interval | None:
     found = float(x.sum()) / trials
     binomial = found * (1 - found) / trials
     effective = trials / max(1.0, error**2 / binomial) if binomial > 0 else float(trials)
-    return wilson(share, effective, quantile(int(np.count_nonzero(m))))
+    return wilson(share, trials=effective, z=quantile(int(np.count_nonzero(m))))
 
 
-def wilson(share: float, trials: float, z: float) -> Interval:
-    """(p + z²/2n ± z·sqrt(p(1 - p)/n + z²/4n²)) / (1 + z²/n), within 0..1."""
+def wilson(share: float, *, trials: float, z: float) -> Interval:
+    """Score interval of a share: (p + z²/2n ± z·sqrt(p(1 - p)/n + z²/4n²)) / (1 + z²/n), within 0..1."""
     spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     middle, scale = share + z * z / (2 * trials), 1 + z * z / trials
     # the share itself is inside; at 0 and 1 rounding would leave it out

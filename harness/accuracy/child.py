@@ -40,7 +40,7 @@ _NOTHING = StartupReport(
 
 
 class _HarnessGone(Exception):
-    """Nobody is left to score for."""
+    """The connection was closed before a job arrived."""
 
 
 class _Peer:

@@ -39,7 +39,7 @@ _HUB = (
 
 
 class ScoringFailed(Exception):
-    """The scoring process ended, hung or spoke nonsense; the engine is not to blame."""
+    """The scoring process ended, hung or broke the protocol; the engine is not to blame."""
 
 
 def require_lm_eval() -> None:
@@ -154,7 +154,7 @@ class ScoringProcess:
         try:
             return [message for _, message in self._frames.receive(timeout_s)]
         except UnreadableFrame as error:
-            raise ScoringFailed(f"the scoring process sent nonsense: {error}") from error
+            raise ScoringFailed(f"the scoring process sent an unreadable message: {error}") from error
 
     def _send(self, message: object) -> None:
         assert self._frames is not None

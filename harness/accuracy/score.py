@@ -39,7 +39,7 @@ class Proportion(_Model):
     def of(cls, correct: int, n: int) -> Proportion:
         if n == 0:
             return cls(value=None, correct=0, n=0)
-        low, high = wilson(correct / n, n, NormalDist().inv_cdf((1 + LEVEL) / 2))
+        low, high = wilson(correct / n, trials=n, z=NormalDist().inv_cdf((1 + LEVEL) / 2))
         return cls(value=correct / n, correct=correct, n=n, low=low, high=high)
 
 

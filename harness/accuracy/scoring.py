@@ -123,7 +123,7 @@ class _Books:
             elif verb == "stage_done":
                 self._finish(self._asked[-1], *parts)
             else:
-                raise ScoringFailed(f"its process said {verb!r}, which nobody knows")
+                raise ScoringFailed(f"unknown message {verb!r} from its process")
 
     def close(self, planned: Sequence[Stage], failure: str | None) -> list[AccuracyScore]:
         """Keep what is left and add up every stage that was planned."""

@@ -155,13 +155,12 @@ def _judged(
 def _remarks(baseline: TaskAnswers, wrong: Sequence[Floats], shared: Sequence[str]) -> list[str]:
     """Discordant answers with McNemar's p, and whether there are more than the baseline has with itself."""
     worse, better = int((wrong[1] > wrong[0]).sum()), int((wrong[1] < wrong[0]).sum())
-    remarks = [
-        f"{worse} answers became wrong, {better} right; McNemar's exact p {mcnemar_p(worse, better):.3g}"
-    ]
+    p = mcnemar_p(worse=worse, better=better)
+    remarks = [f"{worse} answers became wrong, {better} right; McNemar's exact p {p:.3g}"]
     own = _own_discordance(baseline, shared)
     if own is None:
         return [*remarks, "no second scoring of the baseline: its own discordance is unknown"]
-    excess = discordance_excess_p(worse + better, len(shared), *own)
+    excess = discordance_excess_p(worse + better, len(shared), own=own[0], own_n=own[1])
     sign = "more than" if excess < ALPHA else "not more than"
     return [
         *remarks,
@@ -183,7 +182,7 @@ def _own_discordance(arm: TaskAnswers, keys: Sequence[str]) -> tuple[int, int] |
     return (sum(a != b for a, b in both), len(both)) if both else None
 
 
-def mcnemar_p(worse: int, better: int) -> float:
+def mcnemar_p(*, worse: int, better: int) -> float:
     """Two-sided exact p of McNemar's test on discordant pairs."""
     from statsmodels.stats.contingency_tables import mcnemar  # heavy; only where answers are compared
 
@@ -192,7 +191,7 @@ def mcnemar_p(worse: int, better: int) -> float:
     return float(mcnemar([[0, worse], [better, 0]], exact=True).pvalue)
 
 
-def discordance_excess_p(count: int, n: int, own: int, own_n: int) -> float:
+def discordance_excess_p(count: int, n: int, *, own: int, own_n: int) -> float:
     """One-sided p of "no more discordant answers than the baseline has with itself" (Fisher's exact test)."""
     from scipy.stats import fisher_exact
 

@@ -9,7 +9,6 @@ from reports.compare.cells import ArmCell
 
 MACHINE = ("cpu", "cores", "gpu")  # must match; the rest of the fingerprint is told
 TOLD = ("host", "kernel", "python", "governor", "boot_id")
-DTYPES = ("dtype", "kv_dtype", "index_dtype")
 
 
 def other_machine(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +11,6 @@ import numpy.typing as npt
 from reports.compare.metric_table import MetricRule
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairValues:
-    """One metric in one pair of launches."""
-
-    pair: int
-    baseline: float
-    candidate: float
-    candidate_first: bool
 
 
 def is_number(value: float | None) -> bool:

@@ -72,12 +72,12 @@ def _identical(named: Finding, level: Level, own: Level | None, *, gated: bool) 
     note = f"{named.cell}: loss {100 * (before - share):+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
     if not gated:
         note += "; not gated: the arms round in another order"
-    verdict, reason = _three_way(before - share, low, high, rule.margin)
+    verdict, reason = _three_way(before - share, low=low, high=high, margin=rule.margin)
     return dataclasses.replace(shown, verdict=verdict, reason=reason, notes=(*named.notes, note))
 
 
-def _three_way(loss: float, low: float, high: float, margin: float) -> tuple[Verdict, str | None]:
-    if high < margin or (loss <= 0):
+def _three_way(loss: float, *, low: float, high: float, margin: float) -> tuple[Verdict, str | None]:
+    if high < margin or loss <= 0:
         return Verdict.PASS, None
     if low > 0 and loss > margin:
         return Verdict.FAIL, None
@@ -108,7 +108,7 @@ def _agreement(named: Finding, level: Level) -> Finding:
     if forced.clear_agree is None:
         reason = "no position with a clear best token"
         return dataclasses.replace(shown, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    _, high = wilson(forced.clear_agree, forced.clear_positions, t_quantile(ALPHA, math.inf))
+    _, high = wilson(forced.clear_agree, trials=forced.clear_positions, z=t_quantile(ALPHA, math.inf))
     least = 1 - rule.margin
     if forced.clear_agree >= least:
         return dataclasses.replace(shown, verdict=Verdict.PASS)

@@ -55,12 +55,12 @@ def test_sixty_flips_one_way_and_twenty_the_other_fail():
     found, _ = accuracy_of(*flipped(1319, 60, 20))
     assert found.verdict is Verdict.FAIL and found.exit_code is ExitCode.CORRECTNESS
     assert found.estimate.mean == pytest.approx(40 / 1319) and found.estimate.signs == (60, 1239, 20)
-    assert mcnemar_p(60, 20) < 1e-4
+    assert mcnemar_p(worse=60, better=20) < 1e-4
 
 
 def test_two_answers_of_250_are_no_evidence():
     found, _ = accuracy_of(*flipped(250, 4, 2))
-    assert found.verdict is Verdict.INCONCLUSIVE and mcnemar_p(4, 2) > 0.5
+    assert found.verdict is Verdict.INCONCLUSIVE and mcnemar_p(worse=4, better=2) > 0.5
 
 
 def test_the_standard_error_is_that_of_the_formula():
@@ -99,7 +99,7 @@ def test_more_discordant_answers_than_with_itself_are_told():
     other = answers(set(range(50, 1200)) | set(range(1250, 1300)), 1319)  # 50 each way: no loss
     found, _ = accuracy_of(arm(base, base), arm(other))
     assert found.estimate.mean == 0 and "more than the baseline with itself (0.0%" in found.notes[1]
-    assert discordance_excess_p(30, 1319, 28, 1319) > 0.3
+    assert discordance_excess_p(30, 1319, own=28, own_n=1319) > 0.3
 
 
 def test_answers_without_a_number_and_cut_ones_are_judged_too():
