@@ -199,6 +199,7 @@ def spoiled(**values):
         (spoiled(verified_at=lambda at: [2, 4, 3]), "verified per position rises: 2, 4, 3"),
         (spoiled(verified_at=lambda at: [3, 3, 2, 1]), "4 positions with mtp=3"),
         (spoiled(verify_steps=lambda n: 2), "3 first drafts in 2 verifications"),
+        (spoiled(accepted_at=lambda at: [4, 0, 0]), "a position was accepted more often than verified"),
         (
             spoiled(accepted_at=lambda at: [2, 2, 0]),
             "accepted at draft 2: the engine counted 2, its events add up to 1",

@@ -64,7 +64,10 @@ def test_cold_and_warm_starts_are_two_metrics(cache, names):
 
 
 def test_order_of_records_does_not_matter():
-    records = [make_record(order, cell_id="c" if order % 2 else "d", pair=order // 2) for order in range(8)]
+    records = [
+        make_record(order, cell_id="c" if order % 2 else "d", pair=order // 2, launch_id=f"L{9 - order}")
+        for order in range(8)
+    ]
     shuffled = list(records)
     random.Random(1).shuffle(shuffled)
     assert collect(records, gated=True) == collect(shuffled, gated=True)

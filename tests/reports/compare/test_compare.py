@@ -168,6 +168,16 @@ def test_holm_takes_back_a_weak_alarm_among_many_cells():
     assert among.verdict is Verdict.INCONCLUSIVE and "30 verdicts" in among.reason
 
 
+def test_metrics_that_are_not_gated_weaken_no_alarm():
+    shown = {f"{stem}_p50_ms": 5.0 for stem in ("ttft", "tpot", "e2e", "itl")}
+    base, cand = ([{"out_tps": v} | shown for v in values] for values in (BASE[:4], scaled(0.95)))
+    found = compare_cells([cell("b", base)], [cell("c", cand)], tier=tier()).findings
+    judged = [one for one in found if one.estimate is not None]
+    assert len(judged) == 5 and [one.rule.name for one in judged if one.p_holm is not None] == ["out_tps"]
+    (alarm,) = (one for one in judged if one.gated)
+    assert alarm.p_holm == pytest.approx(alarm.estimate.p_worse) and alarm.verdict is Verdict.FAIL
+
+
 def test_one_bad_cell_of_many_fails():
     names = [f"c{n}" for n in range(19)]
     base = [cell("b", BASE[:4], cell_id=name) for name in names]
@@ -205,6 +215,7 @@ class TestZeros:
         found = compare_values([100] * 4, [0] * 4)
         assert found.change_pct == -100.0 and found.verdict is Verdict.FAIL
         assert compare_values([100], [0], tier=tier(low=1, high=1)).verdict is Verdict.INCONCLUSIVE
+        assert compare_values([100] * 3, [0] * 3, tier=tier(low=4)).verdict is Verdict.INCONCLUSIVE
 
     def test_zero_latency_is_no_improvement(self):
         assert compare_values([5] * 4, [0] * 4, metric="tpot_pooled_ms").verdict is Verdict.INCONCLUSIVE

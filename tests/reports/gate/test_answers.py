@@ -47,7 +47,7 @@ def arm(folder, name, *, right=N, scored=True, n=N, **changes):
     return run
 
 
-def judged(folder, gate: Tier | None = None):
+def judged(folder, gate: Tier | None = None, *, interleaved=False):
     target = folder / "comparison"
     target.mkdir()
     sources = {name: ArmSource(run_dir=f"../{name}") for name in ("old", "new")}
@@ -56,7 +56,7 @@ def judged(folder, gate: Tier | None = None):
         ComparisonFile(
             baseline=sources["old"],
             candidate=sources["new"],
-            interleaved=False,
+            interleaved=interleaved,
             tier=gate,
             judged_on=datetime.date(2026, 1, 1),
         ),
@@ -94,6 +94,12 @@ def test_scored_in_one_arm_only(tmp_path, scored, verdict, code):
     judgement = judged(tmp_path, tier())
     assert [one.verdict for one in judgement.others] == [verdict]
     assert judgement.outcome.exit_code == code
+
+
+def test_two_runs_are_never_interleaved_whatever_the_plan_says(tmp_path):
+    for name in ("old", "new"):
+        arm(tmp_path, name)
+    assert not judged(tmp_path, tier(), interleaved=True).comparison.interleaved
 
 
 def test_a_subset_is_not_comparable(tmp_path):
