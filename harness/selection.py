@@ -10,10 +10,10 @@ from typing import Any
 
 from harness.cell import Cell, resolve_cell
 from harness.composition import Composer
-from harness.config import validate_cell
 from harness.hardware import detect_platform
 from harness.overrides import parse_override
 from harness.records import PathChoice
+from harness.validation import validate_cell
 from paths.api import Platform, UserError
 from paths.kernels.gates import Formats
 from paths.select import Selection, select

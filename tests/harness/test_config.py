@@ -10,9 +10,10 @@ import yaml
 
 import harness.composition
 from harness.composition import Composer, packaged_conf
-from harness.config import CellConfig, validate_cell
+from harness.config import CellConfig
 from harness.overrides import expand_sweeps
 from harness.preflight import load_spec
+from harness.validation import validate_cell
 from paths import registry
 from paths.api import Platform, UserError
 from tests.harness.cells import make_cell, make_cells
