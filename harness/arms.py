@@ -22,6 +22,25 @@ MOST_PAIRS = 64
 # of a comparison, not of a cell
 RUN_KEYS = ("baseline", "baseline_set", "baseline_rev", "baseline_python", "tier", "pairs", "resume")
 NEVER_SET = ("path", "cmd", "debug", "dry_run", "out_dir", "experiment", *RUN_KEYS)
+# both arms must be asked for the same work, else their numbers say nothing about each other
+SAME_IN_BOTH = (
+    "workload",
+    "concurrency",
+    "request_rate",
+    "burstiness",
+    "isl",
+    "osl",
+    "num_prompts",
+    "seed",
+    "measure_s",
+    "warmup_s",
+    "accuracy",
+    "shots",
+    "limit",
+    "gsm8k",
+    "equivalence",
+    "equivalence_prompts",
+)
 _CONCERNS_NO_ARM = ("cmd", "dry_run", "out_dir")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _WORDS = ("null", "true", "false", "inf", "nan")
@@ -31,7 +50,7 @@ class ArmsRequest(BaseModel):
     """The comparison that a command line asks for."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-    cmd: Literal["run", "aa"]
+    cmd: Literal["run", "aa"] = Field(description="run, list, doctor, aa, compare, import, report, export")
     baseline: str | None = Field(None, min_length=1, description="the name of a path, or null")
     baseline_set: dict[str, Any] = Field(
         default_factory=dict, description="overrides such as '{kv_dtype: fp8}'"
@@ -128,6 +147,11 @@ def baseline_words(request: ArmsRequest, choice: Sequence[str]) -> tuple[str, ..
             raise UserError(
                 f"baseline_set: {key} cannot be set there; use baseline=NAME for the path, and leave debug.*"
                 " and keys of the run out"
+            )
+        if key.split(".")[0] in SAME_IN_BOTH:
+            raise UserError(
+                f"baseline_set: {key} cannot be set there; both arms get the same work: set {key} for both,"
+                " on the command line"
             )
     kept = [word for word in given if _key(word) not in own]
     return (*kept, *(f"{key}={override_value(value)}" for key, value in own.items()))

@@ -62,7 +62,10 @@ def probe(python: str, *, key: str) -> EngineCode:
         raise UserError(
             f"{key}={python}: it cannot import paths.worker ({one_line(last)}); install the package there"
         )
-    root, _, revision = done.stdout.strip().splitlines()[-3:]
+    said = done.stdout.strip().splitlines()[-3:]
+    if len(said) != 3:
+        raise UserError(f"{key}={python}: does not answer as a Python interpreter; give the path of one")
+    root, _, revision = said
     return EngineCode(python=python, root=Path(root), revision=revision)
 
 

@@ -102,6 +102,7 @@ def refusal(capsys, *words):
         (("baseline=scripted", "baseline_set={kv_dtyp: fp8}"), "kv_dtyp"),
         (("baseline=scripted", "baseline_set={debug.checks: true}"), "debug.checks cannot be set there"),
         (("baseline=scripted", "baseline_set=3"), "baseline_set=3"),
+        (("cmd=foo",), "allowed: run, list, doctor"),
         (("baseline=scripted", "tier=prr"), "did you mean pr"),
         (("baseline=scripted", "pairs=0"), "pairs=0: not allowed"),
         (("baseline=scripted", "pairs=1,2"), "one value per run"),

@@ -66,6 +66,8 @@ def _columns(path: Path, header: Sequence[str]) -> _Columns:
         elif name not in DERIVED:
             identity[name] = IDENTITY.get(name, name)
     arms = {arm for arm, _ in metrics.values()}
+    if not metrics and any(";" in name or "\t" in name for name in header):
+        raise UserError(f"file={path}: its columns are not separated by commas; save it as CSV with commas")
     if not metrics:
         raise UserError(f"file={path}: no column is a metric; known: {', '.join(list(CSV_METRICS)[:8])}, …")
     if None in arms and len(arms) > 1:

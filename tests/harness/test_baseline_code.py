@@ -131,3 +131,8 @@ def test_our_own_code_needs_nothing(tmp_path):
     code = BaselineCode(revision="r1")
     assert code.prepare(tmp_path) is None and not code.is_foreign
     code.remove(tmp_path)
+
+
+def test_a_program_that_is_no_interpreter_is_refused():
+    with pytest.raises(UserError, match="does not answer as a Python interpreter"):
+        probe("/bin/true", key="baseline_python")

@@ -100,6 +100,12 @@ def test_baseline_set_refuses_what_is_not_the_baselines(own):
         arms("+path=scripted", baseline_set=own)
 
 
+@pytest.mark.parametrize("own", [{"concurrency": 4}, {"isl": 64}, {"gsm8k": {"test_file": "x"}}, {"seed": 1}])
+def test_both_arms_get_the_same_work(own):
+    with pytest.raises(UserError, match="both arms get the same work"):
+        arms("+path=scripted", baseline_set=own)
+
+
 def test_one_cell_for_two_candidates_is_refused():
     with pytest.raises(UserError, match="a comparison has one"):
         arms("+path=scripted,dsa_mrv2", "concurrency=1")

@@ -83,6 +83,7 @@ def test_nan_is_kept_as_what_it_is(tmp_path):
         ("", "has no rows"),
         ("concurrency,output_tok_s\n", "has no rows"),
         ("concurrency,weights\n1,real\n", "no column is a metric"),
+        ("concurrency;output_tok_s\n1;4,5\n", "not separated by commas"),
         (
             "concurrency,baseline_outptu_tok_s\n1,2\n",
             "unknown metric outptu_tok_s; did you mean output_tok_s",
