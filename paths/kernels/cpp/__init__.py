@@ -13,6 +13,7 @@ from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE, ForwardBatch, LayerCache
 from paths.kernels.cpp.build import NATIVE, PORTABLE, CppUnavailable, Variant, build_library
+from paths.kernels.rejection.torch_impl import rejection
 
 __all__ = ["NATIVE", "PORTABLE", "CppKernels", "CppUnavailable", "Variant", "load", "load_operators"]
 
@@ -50,6 +51,7 @@ class CppKernels:
         self._sparse_mla = operators.sparse_mla.default
         self._moe_route = operators.moe_route.default
         self._moe_experts = operators.moe_experts.default
+        self._greedy_rejection = operators.greedy_rejection.default
         self._prepare_positions = operators.prepare_positions.default
         self._combine_tokens = operators.combine_tokens.default
         self._slot_mapping = operators.slot_mapping.default
@@ -129,6 +131,30 @@ class CppKernels:
 
     def moe_experts(self, x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor) -> Tensor:
         return self._moe_experts(x, ids, weights, w13, w2)
+
+    def rejection(
+        self,
+        logits: Tensor,
+        draft_ids: Tensor,
+        draft_probs: Tensor | None,
+        *,
+        row_starts: Tensor,
+        max_drafts: int,
+        all_greedy: bool,
+        **sampling: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Random requests are verified with torch: their noise and masks dwarf what a call costs."""
+        if all_greedy:
+            return self._greedy_rejection(logits, draft_ids, row_starts, max_drafts)
+        return rejection(
+            logits,
+            draft_ids,
+            draft_probs,
+            row_starts=row_starts,
+            max_drafts=max_drafts,
+            all_greedy=False,
+            **sampling,
+        )
 
     def prepare_positions(
         self,

@@ -53,6 +53,12 @@ def check_cases() -> list[Case]:
         )
         for requests, drafts in ((1, 3), (63, 1), (100, 5), (7, 0))
     ]
+    edges.append(
+        Case(
+            "greedy/rows with ties, NaN and infinities",
+            partial(_make, requests=9, drafts=3, vocab=67, probs=False, all_greedy=True, odd=True),
+        )
+    )
     wide = [
         Case(
             f"production/{requests} requests of {vocab}",
@@ -76,6 +82,7 @@ def _make(
     masks: bool = False,
     far_apart: bool = False,
     uniform: bool = False,
+    odd: bool = False,
 ) -> Call:
     """Target rows of a request resemble each other, so that likely drafts are accepted for a while."""
     counts = torch.randint(0, drafts + 1, (requests,), generator=generator) + 1
@@ -91,6 +98,10 @@ def _make(
     logits = 2 * randn(generator, requests, vocab, device=cpu)[owner] + randn(
         generator, rows, vocab, device=cpu
     )
+    if odd:
+        logits = logits.round()
+        logits[::3, ::2], logits[1::5] = float("nan"), -float("inf")
+        logits[2::5, 13], logits[3::7] = float("inf"), float("nan")
     if far_apart:
         logits = rows_far_apart(rows, vocab, logits.dtype, device).copy_(logits)
     draft_ids = torch.where(
