@@ -79,4 +79,6 @@ class EventLog:
 
 
 def _joined(columns: Sequence[npt.NDArray[Any]], more: Sequence[int], dtype: type) -> npt.NDArray[Any]:
+    if len(columns) == 1 and not more and columns[0].dtype == dtype:
+        return columns[0]  # one step, the usual case
     return np.concatenate([*columns, np.asarray(more, dtype=dtype)])

@@ -58,6 +58,10 @@ class ForbiddenTokens:
         return len(self.rows) > 0
 
 
+_NO_ROWS = np.zeros(0, dtype=np.int32)
+NOTHING_FORBIDDEN = ForbiddenTokens(rows=_NO_ROWS, tokens=_NO_ROWS)
+
+
 class HeadOps(Protocol):
     """How a runner carries out the steps of the head."""
 
@@ -102,6 +106,8 @@ class SamplingHead:
         """By logits row; the table is as it was before this step."""
         slots = plan.slots[: plan.num_samples]
         total = table.total_len[slots]
+        if (total >= table.min_total[slots]).all():
+            return NOTHING_FORBIDDEN
         if plan.num_drafts is not None:  # behind an accepted draft the request is that much longer
             counts = plan.num_logits
             first = np.cumsum(counts, dtype=np.int32) - counts
@@ -164,10 +170,11 @@ class SamplingHead:
         ends = np.cumsum(plan.num_tokens, dtype=np.int32)
         for row in special.tolist():
             self._add_prompt(scores, hidden, plan, table, row, int(ends[row]))
-        rows = logits_rows(plan, ends)
-        if len(rows) == 0:
+        wanted = plan.num_samples if plan.num_drafts is None else int(plan.num_logits.sum())
+        if wanted == 0:
             return hidden.new_empty(0, 0)
-        logits = self._model.logits(hidden if len(rows) == len(hidden) else self._ops.pick(hidden, rows))
+        all_rows = wanted == len(hidden)
+        logits = self._model.logits(hidden if all_rows else self._ops.pick(hidden, logits_rows(plan, ends)))
         self._ops.count_nan_rows(logits, self._nan_rows)
         if len(special):
             self._keep_scored(scores, logits, plan, table, special)

@@ -145,17 +145,22 @@ class Scheduler:
             slots = np.flatnonzero(table.live & (table.total_len < table.max_total)).astype(np.int32)
             pending = table.total_len[slots] - table.computed[slots]
             # decode rows first, then prefills, oldest first in both
-            order = np.lexsort((table.arrival[slots], pending > 1))
-            slots, known = slots[order], pending[order]
+            if len(slots) > 1:
+                order = np.lexsort((table.arrival[slots], pending > 1))
+                slots, pending = slots[order], pending[order]
+            known = pending
             pending = known + self._drafts(slots) if self.mtp else known
             before = np.cumsum(pending, dtype=np.int64) - pending
-            counts = np.clip(self.max_num_batched_tokens - before, 0, pending).astype(np.int32)
-            drafts = np.maximum(counts - known, 0)[counts > 0]
-            slots, counts = slots[counts > 0], counts[counts > 0]
+            counts = np.minimum(np.maximum(self.max_num_batched_tokens - before, 0), pending).astype(np.int32)
+            drafts = np.maximum(counts - known, 0)
+            chosen = counts > 0
+            if not chosen.all():
+                slots, counts, drafts = slots[chosen], counts[chosen], drafts[chosen]
             need = np.maximum(self._pages(slots, counts) - table.num_blocks[slots], 0)
             if int(need.sum()) <= self.pool.free:
                 grown = slots[need > 0]
-                self._grow(grown, need[need > 0])
+                if len(grown):
+                    self._grow(grown, need[need > 0])
                 return slots, counts, drafts, grown
             if not may_preempt:
                 return None

@@ -31,12 +31,15 @@ class StopRules:
         Several tokens of a request stand together, in order; what is said of those behind its end is void.
         """
         table = self._table
-        past_minimum = totals >= table.min_total[slots]
-        stopped = np.isin(tokens, self._eos_token_ids) & ~table.ignore_eos[slots] & past_minimum
-        finish = np.where(totals >= table.max_total[slots], FinishReason.LENGTH, FinishReason.NONE)
-        finish = finish.astype(np.int8)
-        finish[stopped] = FinishReason.STOP
+        finish = np.zeros(len(slots), dtype=np.int8)
+        finish[totals >= table.max_total[slots]] = FinishReason.LENGTH
+        stopped = (tokens[:, None] == self._eos_token_ids).any(axis=1)
+        if stopped.any():
+            past_minimum = totals >= table.min_total[slots]
+            finish[stopped & ~table.ignore_eos[slots] & past_minimum] = FinishReason.STOP
         details: dict[int, EventDetail] = {}
+        if table.plain[slots].all():
+            return finish, details
         ended = -1
         for row in np.flatnonzero(~table.plain[slots]).tolist():
             if int(slots[row]) == ended:

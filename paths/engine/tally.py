@@ -32,6 +32,7 @@ class Tally:
         mtp: int = 0,
     ) -> None:
         self._mtp = mtp
+        self._numbers = np.arange(mtp)
         self._scheduler = scheduler
         self._table: RequestTable = scheduler.table
         self._runner = runner
@@ -68,13 +69,15 @@ class Tally:
 
         A row whose input was a rejected draft had no output token as its input, nor a prompt's.
         """
-        rows, verified = self._rows, drafted > 0
-        rows.verify_steps += int(verified.sum())
-        rows.drafted_tokens += int(drafted.sum())
-        rows.accepted_tokens += int(accepted.sum())
+        rows = self._rows
+        verified_at = (drafted[:, None] > self._numbers).sum(axis=0).tolist()
+        accepted_at = (accepted[:, None] > self._numbers).sum(axis=0).tolist()
+        rows.verify_steps += verified_at[0]
+        rows.drafted_tokens += sum(verified_at)
+        rows.accepted_tokens += sum(accepted_at)
         for number in range(self._mtp):
-            rows.verified_at[number] += int((drafted > number).sum())
-            rows.accepted_at[number] += int((accepted > number).sum())
+            rows.verified_at[number] += verified_at[number]
+            rows.accepted_at[number] += accepted_at[number]
         rejected = drafted - accepted
         rows.decode_tokens -= int(rejected.sum())
         seen_all = np.maximum(ends - rejected, self._index_topk)

@@ -22,9 +22,9 @@ def check_verification(result: StepResult, drafted: IntArray) -> tuple[IntArray,
     accepted = result.accepted
     if accepted is None:
         raise RuntimeError("the scheduler plans drafts, and the runner does not say how many it accepted")
-    wrong = np.flatnonzero((counts != accepted + 1) | (accepted < 0) | (accepted > drafted))
-    if len(wrong):
-        row = int(wrong[0])
+    wrong = (counts != accepted + 1) | (accepted < 0) | (accepted > drafted)
+    if wrong.any():
+        row = int(wrong.argmax())
         raise RuntimeError(
             f"row {row} of a step yields {counts[row]} tokens, {accepted[row]} of them said to be accepted, "
             f"of {drafted[row]} drafts: the token that ends a verification is not a draft"
@@ -40,6 +40,8 @@ def cut_behind_end(
     ends `[sum(counts)]`: FinishReason of each token; row: whose it is; first `[N]`: first token of a row.
     """
     finish = np.zeros(len(counts), dtype=np.int8)
+    if not ends.any():
+        return counts, finish
     kept = counts.copy()
     # from the back, so that the first end of a row is what stays
     for token in np.flatnonzero(ends != FinishReason.NONE)[::-1].tolist():
