@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,8 @@ class InputBuffers:
         self.next_positions = filled(torch.int64)
         self.draft_ids = filled(torch.int64, -1)
         # of each batch row; rows that yield none keep old ones
-        self.sampled = torch.zeros(max_rows, 1 + mtp, dtype=torch.int64, device=device)
+        self.yielded = torch.zeros(max_rows, 2 + mtp, dtype=torch.int64, device=device)
+        self.sampled, self.accepted = self.yielded[:, :-1], self.yielded[:, -1]
         self.counts = torch.zeros(max_rows, dtype=torch.int32, device=device)
 
 
@@ -67,8 +69,18 @@ def send_step(plan: StepPlan, writes: StagedWrites, forbidden: ForbiddenTokens, 
     )
 
 
+@lru_cache(maxsize=1024)
+def _uniform_rows(count: int, query_len: int, num_logits: int) -> tuple[npt.NDArray[np.int32], ...]:
+    """Of a step in which every request decodes: what `_rows` makes, made once."""
+    rows = np.arange(count + 1, dtype=np.int32)
+    return rows * np.int32(query_len), rows * np.int32(num_logits), np.ones(count, dtype=np.int32)
+
+
 def _rows(plan: StepPlan) -> tuple[npt.NDArray[np.int32], ...]:
-    count, wanted = len(plan.slots), plan.num_samples
+    count, wanted, query_len = len(plan.slots), plan.num_samples, plan.shape.query_len
+    if query_len is not None and wanted == count:
+        drafts = query_len if plan.num_drafts is not None else 1
+        return plan.slots, *_uniform_rows(count, query_len, drafts)
     query_start = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(plan.num_tokens, out=query_start[1:])
     logits_start = np.minimum(np.arange(count + 1, dtype=np.int32), wanted)

@@ -76,6 +76,7 @@ class RunnerV2:
     def nan_rows(self) -> int:
         return self._head.nan_rows()
 
+    @torch.inference_mode()
     def execute(self, plan: StepPlan, table: RequestTable) -> AsyncOutput:
         states = self._states
         forbidden = self._head.forbidden(plan, table)
@@ -115,7 +116,7 @@ class RunnerV2:
     ) -> AsyncOutput:
         """Verify the last drafts, and draft behind what was accepted, which only the device knows."""
         buffers, count, inputs = self._buffers, plan.num_samples, self._sampling_inputs(plan, table)
-        sampled = buffers.sampled[:count]
+        sampled, accepted = buffers.sampled[:count], buffers.accepted[:count]
         if plan.num_drafts is None:
             tokens, scores = self._head.run(hidden, plan, table, inputs, forbidden)
             counts = rows.counts
@@ -131,8 +132,9 @@ class RunnerV2:
             counts = buffers.counts[: len(plan.slots)]
             counts[:count].copy_(yielded)
             sampled.copy_(tokens)
-        accepted = counts[:count, None] - 1
-        output = self._copier.start(torch.cat([sampled, accepted], dim=1), scores.resolve if scores else None)
+        torch.sub(counts[:count], 1, out=accepted)
+        # read before the next step is planned, so nobody writes over them
+        output = self._copier.start(buffers.yielded[:count], scores.resolve if scores else None)
         self._post_update(plan, rows, counts)
         if not table.needs_host[plan.slots].all():
             drafter.propose(plan, table, rows, hidden, counts)

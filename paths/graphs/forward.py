@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,8 @@ from paths.graphs.recorded import RecordedBackend
 from paths.graphs.shape import BatchShape, Descriptor
 from paths.kernels.cpp import CppUnavailable
 from paths.kernels.registry import Kernels
+
+_Kind = tuple[int, int, int, bool]  # of a uniform batch: tokens, requests, query length, keys are ranked
 
 __all__ = ["CaptureReport", "GraphCounts", "GraphedForward"]
 
@@ -60,6 +63,7 @@ class GraphedForward:
         self._inputs = inputs
         self._config = config
         self._graphs: dict[Descriptor, CapturedGraph] = {}
+        self._found: dict[_Kind, tuple[CapturedGraph | None, str | None]] = {}
         self._output: Tensor | None = None
         self._checks: ReplayChecks | None = None
         self._closed = False
@@ -111,7 +115,7 @@ class GraphedForward:
         """
         self._closed = True
         graph = None if self._dispatcher is None else self._find(self._dispatcher, shape)
-        with torch.inference_mode():
+        with nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode():
             hidden = self._eager(shape) if graph is None else self._replay(graph, shape)
         mode = GraphMode.NONE if graph is None else graph.descriptor.mode
         self.counts.steps[mode] += 1
@@ -119,13 +123,26 @@ class GraphedForward:
         return hidden, mode
 
     def _find(self, dispatcher: Dispatcher, shape: BatchShape) -> CapturedGraph | None:
+        graph, reason = self._look_up(dispatcher, shape)
+        if reason is not None:
+            self.counts.misses[reason] = self.counts.misses.get(reason, 0) + 1
+        return graph
+
+    def _look_up(self, dispatcher: Dispatcher, shape: BatchShape) -> tuple[CapturedGraph | None, str | None]:
+        """The graph and why there is no better one; remembered for decode steps, of which few kinds exist."""
+        kind: _Kind | None = None
+        if shape.query_len is not None:
+            sparse = shape.sparse(self._inputs.index_topk)
+            kind = (shape.num_tokens, shape.num_reqs, shape.query_len, sparse)
+            if kind in self._found:
+                return self._found[kind]
         descriptor, reason = dispatcher.dispatch(shape)
         graph = self._graphs.get(descriptor)
         if graph is None and descriptor.mode is not GraphMode.NONE:
             reason = f"{descriptor.mode}: capture was not called"
-        if reason is not None:
-            self.counts.misses[reason] = self.counts.misses.get(reason, 0) + 1
-        return graph
+        if kind is not None:
+            self._found[kind] = (graph, reason)
+        return graph, reason
 
     def _eager(self, shape: BatchShape) -> Tensor:
         if self._checks is None:
