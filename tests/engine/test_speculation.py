@@ -126,6 +126,25 @@ def test_counters_and_columns_of_a_scripted_acceptance(runner):
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
+def test_rows_of_rejected_drafts_are_padding(runner):
+    """Draft 0, which has the shape of the step, neither writes their keys nor looks at any."""
+    seen = []
+
+    class Watched(MockModel):
+        def draft(self, batch, hidden, caches, *, step=0):
+            seen.append((batch.lengths.tolist(), batch.slot_mapping.tolist()))
+            return super().draft(batch, hidden, caches, step=step)
+
+    engine = make_engine(runner, mtp=3, model=Watched(wrong))
+    engine.add(request(1, [1, 2, 3], max_tokens=6))
+    run_until_idle(engine)
+    first = [lengths for lengths, _ in seen[::3]]  # three drafts behind each step
+    assert first == [[1, 2, 3], [4, 0, 0, 0], [5, 0, 0, 0], [6, 0, 0], [7, 0], [8]]
+    for lengths, slots in seen:
+        assert [slot < 0 for slot in slots] == [length == 0 for length in lengths]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize(
     ("most", "drafted"), [(1, [0]), (2, [0, 0]), (3, [0, 1]), (5, [0, 3]), (7, [0, 3, 1])]
 )
