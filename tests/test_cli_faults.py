@@ -26,8 +26,13 @@ from tests.command_line import (
     ("fault", "state", "words"),
     [
         ("raise", CellState.FAILED, "illegal memory access"),
-        ("exit", CellState.FAILED, "code 7; last line of its log: injected: last words"),
-        ("memory", CellState.OOM, "MemoryError"),
+        pytest.param(
+            "exit",
+            CellState.FAILED,
+            "code 7; last line of its log: injected: last words",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("memory", CellState.OOM, "MemoryError", marks=pytest.mark.slow),
         ("kill", CellState.OOM, "SIGKILL"),
         ("hang", CellState.TIMEOUT, "timeout_s"),
     ],
@@ -50,7 +55,13 @@ def test_death_in_one_cell_costs_that_cell_alone(fault, state, words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "state"), [("raise", "FAILED"), ("exit", "FAILED"), ("memory", "OOM"), ("hang", "TIMEOUT")]
+    ("fault", "state"),
+    [
+        ("exit", "FAILED"),
+        pytest.param("raise", "FAILED", marks=pytest.mark.slow),
+        pytest.param("memory", "OOM", marks=pytest.mark.slow),
+        pytest.param("hang", "TIMEOUT", marks=pytest.mark.slow),
+    ],
 )
 def test_death_at_start_up_fails_all_cells_of_the_launch(fault, state, tmp_path):
     words = faulty("faulty", f"path.options.fault={fault}", "concurrency=1,2", "timeout_s=2")
@@ -219,7 +230,14 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("target", ["recording.summarize", "cell_run.run_load", "attempt.EngineProcess"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "recording.summarize",
+        pytest.param("cell_run.run_load", marks=pytest.mark.slow),
+        pytest.param("attempt.EngineProcess", marks=pytest.mark.slow),
+    ],
+)
 def test_a_fault_of_the_harness_costs_one_cell(target, tmp_path):
     program = FAIL_ONCE.format(target=target, error="RuntimeError('injected fault')")
     done = harness_within(program, "+path=scripted", *FAST, "concurrency=1,2", cwd=tmp_path)

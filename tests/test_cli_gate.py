@@ -194,6 +194,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_plain_run_goes_on_after_ctrl_c(tmp_path):
     words = ("+path=scripted", "concurrency=1,2", "seed=0,1", *FAST)
     assert harness_within(INTERRUPTED, *words, cwd=tmp_path).returncode == 130

@@ -108,6 +108,7 @@ def test_eager_generic_model_has_full_graphs_only():
     assert steps["PIECEWISE"] == 0
 
 
+@pytest.mark.slow
 def test_drafts_of_compiled_pieces_replay_and_never_compile_again():
     model = generic_model(layers=1, compiled=True, mtp=3)
     driver = GraphDriver(model, GraphConfig(), draft=0)

@@ -38,7 +38,10 @@ def tokens(length, seed=0):
     return torch.randint(3, 512, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("float32", torch.float32), pytest.param("bf16", torch.bfloat16, marks=pytest.mark.slow)],
+)
 def test_same_numbers_and_no_compilation_after_warm_up(name, dtype):
     config, eager, compiled = two_models(dtype)
     drivers = [

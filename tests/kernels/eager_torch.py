@@ -21,6 +21,7 @@ VIEWS = {
     "slice",
     "transpose",
     "unflatten",
+    "select",
     "view",
     "alias",
     "unsqueeze",

@@ -90,6 +90,7 @@ def _build_in_process(source: str, answers) -> None:
     answers.put(torch.ops.build_test_race.answer())
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(cache, source):
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()

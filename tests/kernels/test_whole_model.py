@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 CALL = "from tests.kernels import whole_model\nwhole_model.{}\n"
 
 
-@pytest.mark.parametrize("path", ["dsa_mrv2", "generic_mrv1"])
+@pytest.mark.parametrize("path", ["dsa_mrv2", pytest.param("generic_mrv1", marks=pytest.mark.slow)])
 def test_triton_equals_torch_in_float32(path):
     assert_passes(CALL.format(f"assert_triton_equals_torch({path!r}, 'dense', 'float32')"))
 

@@ -17,7 +17,7 @@ from paths.models.train import schedule
 from paths.models.train.attention import alignment_loss, first_positions, selection
 from paths.models.train.card import WAYS, write_card
 from paths.models.train.decoder import first_draft_acceptance, greedy
-from paths.models.train.documents import Document, DocumentStream, pack, prompt_text
+from paths.models.train.documents import RESULT_WEIGHT, Document, DocumentStream, pack, prompt_text
 from paths.models.train.evaluate import evaluate, result
 from paths.models.train.export import load_model, save_model
 from paths.models.train.model import ALIGN, OFF, SELECT, SPARSE, Side, TrainedModel
@@ -348,10 +348,10 @@ def test_documents_are_tokens_of_the_prompt_text(tokenizer):
 
 def test_targets_of_answers_count_in_full(tokenizer):
     document = DocumentStream(tokenizer, seed=3, question_weight=0.25).document(max_length=900, shots=(2, 2))
-    text = [t for t, w in zip(document.targets, document.weights, strict=True) if w == 1.0]
+    text = [t for t, w in zip(document.targets, document.weights, strict=True) if w >= 1.0]
     shown = tokenizer.decode([EOS if t == EOS else t for t in text], skip_special_tokens=False)
     assert shown.count("<eos>") == 3 and shown.count("####") == 3 and "Question" not in shown
-    assert set(document.weights) <= {0.0, 0.25, 1.0}
+    assert set(document.weights) == {0.0, 0.25, 1.0, RESULT_WEIGHT}
     for i, target in enumerate(document.targets[:-1]):
         assert document.weights[i] == 0.0 or target in (document.tokens[i + 1], EOS)
 

@@ -31,7 +31,7 @@ PROMPT_LENGTHS = (3, 63, 17, 1, 100, 9)
 FORCED_LENGTHS = (25, 5, 50, 40, 1, 9)
 
 
-@pytest.fixture(scope="module", params=["v32", "glm_shared"])
+@pytest.fixture(scope="module", params=["v32", pytest.param("glm_shared", marks=pytest.mark.slow)])
 def checkpoint(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     return folder, save_checkpoint(request.param, folder)

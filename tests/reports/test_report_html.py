@@ -381,6 +381,7 @@ def test_warnings_of_the_loader_are_shown(run_folder, record, parse):
     assert "last line is truncated" in parse(write_report(folder).read_text()).all("header")[0].text
 
 
+@pytest.mark.slow
 def test_five_hundred_cells(run_folder, record, parse):
     loads = (1, 4, 16, 64, 256)
     many = {f"metric_{i}_p99_ms": Metric(value=1.5 * i, unit="ms", better="down", n=i) for i in range(25)}

@@ -63,7 +63,7 @@ def test_runners_agree_on_many(model, seed):
     check(model, count=200, seed=seed, max_tokens=60)
 
 
-@pytest.mark.parametrize("model", ARMS)
+@pytest.mark.parametrize("model", ["dsa", pytest.param("generic", marks=pytest.mark.slow)])
 def test_nothing_parts_where_margins_are_wide(model):
     """No key is ranked, and prompts whose answer comes near a tie are left out: the others agree exactly."""
     count, max_tokens = 16, 16
