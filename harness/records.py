@@ -205,15 +205,14 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
     """
     records: list[Record] = []
     warnings: list[str] = []
-    text = path.read_text(encoding="utf-8")
-    lines = text.split("\n")
+    lines = path.read_bytes().split(b"\n")  # bytes: the end may be half a character
     complete = lines[:-1]
     if lines[-1]:
         warnings.append(f"{path.name}: last line is truncated and was left out")
     seen: dict[tuple[str, str], int] = {}
     for number, line in enumerate(complete, start=1):
         try:
-            data = json.loads(line, parse_constant=_refuse_constant)
+            data = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
         except ValueError as error:
             raise RecordError(f"{path}, line {number}: not valid JSON ({error})") from error
         version = data.get("schema_version") if isinstance(data, dict) else None

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.errors import one_line
 from harness.measurement import Measurement, Phase
-from harness.records import REQUEST_COLUMNS
+from harness.records import REQUEST_COLUMNS, RecordError
 from harness.request_times import derive
 from harness.statuses import STATUSES
 from harness.verifications import verifications
@@ -145,16 +146,29 @@ class RequestsWriter:
 
 
 def read_requests(run_dir: Path) -> pa.Table:
-    """All rows of a run: its file, or the parts of an interrupted one; an empty table without either."""
+    """All rows of a run: its file, or the parts of an interrupted one; an empty table without either.
+
+    Raises RecordError for a damaged one.
+    """
     target = run_dir / FILE_NAME
     if target.is_file():
-        return pq.read_table(target, schema=SCHEMA)
-    parts = [pq.read_table(path, schema=SCHEMA) for path in _parts(run_dir)]
+        return read_table(target, SCHEMA)
+    parts = [read_table(path, SCHEMA) for path in _parts(run_dir)]
     return pa.concat_tables([SCHEMA.empty_table(), *parts])
 
 
 def _parts(run_dir: Path) -> list[Path]:
     return sorted((run_dir / PARTS_NAME).glob("*.parquet"), key=lambda path: int(path.stem))
+
+
+def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Raises RecordError for a file that is damaged or has other columns, OSError where it cannot be read."""
+    try:
+        return pq.read_table(path, schema=schema)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's fault, not the file's
+        raise RecordError(f"{path}: cannot be read ({one_line(error)})") from error
 
 
 def write_table_atomically(table: pa.Table, path: Path) -> None:

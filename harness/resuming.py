@@ -43,8 +43,13 @@ class Resumed:
     def clear(self) -> int:
         """Take what is not kept out of the files, before anything is added; returns the next request id.
 
-        Raises OSError.
+        Raises OSError, and UserError for a damaged table, before anything has changed.
         """
+        try:
+            read_requests(self.folder.path)
+            questions.read_questions(self.folder.path)
+        except RecordError as error:
+            raise UserError(f"resume={self.info.run_id}: {error}; start a new run") from error
         lines = "".join(record.model_dump_json() + "\n" for record in self.records)
         write_text_atomically(self.folder.path / _RECORDS, lines)
         kept = {record.launch_id for record in self.records}

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from harness.requests_table import write_table_atomically
+from harness.requests_table import read_table, write_table_atomically
 
 FILE_NAME = "accuracy.parquet"
 PARTS_NAME = "accuracy"
@@ -87,13 +86,14 @@ class QuestionsWriter:
 
 
 def read_questions(run_dir: Path) -> pa.Table:
-    """All rows of a run: its file, or the parts of an interrupted one; an empty table without either."""
+    """All rows of a run: its file, or the parts of an interrupted one; an empty table without either.
+
+    Raises RecordError for a damaged one.
+    """
     target = run_dir / FILE_NAME
     if target.is_file():
-        return pq.read_table(target, schema=SCHEMA)
-    return pa.concat_tables(
-        [SCHEMA.empty_table(), *(pq.read_table(path, schema=SCHEMA) for path in _parts(run_dir))]
-    )
+        return read_table(target, SCHEMA)
+    return pa.concat_tables([SCHEMA.empty_table(), *(read_table(path, SCHEMA) for path in _parts(run_dir))])
 
 
 def _parts(run_dir: Path) -> list[Path]:

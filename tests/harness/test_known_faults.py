@@ -297,6 +297,11 @@ def test_fault_053_a_truncated_last_line_is_a_warning_and_any_other_an_error(tmp
     records, warnings = read_records(file)
     assert [r.cell_id for r in records] == ["c", "d"]
     assert warnings == ["records.jsonl: last line is truncated and was left out"]
+    file.write_bytes(whole.encode() + "é".encode()[:1])  # the crash came in the middle of a character
+    assert read_records(file)[1] == warnings
+    file.write_bytes(b"\xff\n" + whole.encode())
+    with pytest.raises(RecordError, match="line 1: not valid JSON"):
+        read_records(file)
     first, second = whole.splitlines()
     file.write_text(f"{first}\n{second[:40]}\n{first}\n")
     with pytest.raises(RecordError, match="line 2: not valid JSON"):

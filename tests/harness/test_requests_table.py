@@ -3,8 +3,9 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
+from harness.accuracy.questions import read_questions
 from harness.measurement import Cut, Phase
-from harness.records import REQUEST_COLUMNS
+from harness.records import REQUEST_COLUMNS, RecordError
 from harness.requests_table import RequestsWriter, read_requests, request_rows
 from paths.api import FinishReason
 from tests.harness.measurements import MS, Row, measurement, spec
@@ -97,3 +98,10 @@ def test_drafts_of_each_request():
     rows = request_rows(measurement(one, short, none), **NAMES, origin_ns=0).to_pylist()
     found = [(row["verifications"], row["drafted"], row["accepted"]) for row in rows]
     assert found == [(2, 6, 2), (1, 1, 1), (0, 0, 0)]
+
+
+@pytest.mark.parametrize(("name", "read"), [("requests", read_requests), ("accuracy", read_questions)])
+def test_a_damaged_table_is_named(name, read, tmp_path):
+    (tmp_path / f"{name}.parquet").write_bytes(b"PAR1 and then the disk was full")
+    with pytest.raises(RecordError, match=rf"{name}\.parquet: cannot be read"):
+        read(tmp_path)
