@@ -139,11 +139,16 @@ def _folder(out_dir: str, run_id: str) -> Path:
 
 def _read_info(path: Path, run_id: str) -> RunInfo:
     try:
-        return RunInfo.model_validate_json((path / "run.json").read_text(encoding="utf-8"))
+        info = RunInfo.model_validate_json((path / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
         raise UserError(
             f"resume={run_id}: its run.json cannot be read here ({one_line(error)[:200]})"
         ) from error
+    if info.run_id != run_id:
+        raise UserError(
+            f"resume={run_id}: that folder holds the run {info.run_id}; a copy cannot go on, the original can"
+        )
+    return info
 
 
 def _changes(
@@ -186,7 +191,10 @@ def _config_changes(path: Path, folder: str, cell: Cell | None) -> str | None:
     file = path / "cells" / folder / "config.yaml"
     if cell is None or not file.is_file():
         return None
-    before = _flat(yaml.safe_load(file.read_text(encoding="utf-8")))
+    try:
+        before = _flat(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"resume: {file} cannot be read ({one_line(error)}); start a new run") from error
     now = _flat(cell.config.model_dump(mode="json"))
     keys = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
     changed = [key for key in keys if key not in _FREE]

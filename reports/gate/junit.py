@@ -27,8 +27,8 @@ def write_junit(verdict: VerdictFile, path: Path, *, blocking: bool) -> None:
     """`blocking`: whether INCONCLUSIVE is a failure; else it is skipped, with its reason."""
     suite = TestSuite("harness")
     for entry in verdict.gates:
-        suite.add_testcase(_case(entry, blocking))
-    suite.add_testcase(_whole(verdict, blocking))
+        suite.append(_case(entry, blocking))  # add_testcase would count all cases anew each time
+    suite.append(_whole(verdict, blocking))
     suite.update_statistics()
     document = JUnitXml("harness")
     document.add_testsuite(suite)
@@ -79,9 +79,7 @@ def summary_of(entry: GateEntry) -> str:
         return "no interval"
     low, high = entry.ci_pct
     unit, margin = entry.loss_unit, entry.margin_pct
-    return (
-        f"loss {entry.loss_pct:+.2f} {unit} [{low:+.2f}, {high:+.2f}], margin {margin:.2f} {unit}"
-    )
+    return f"loss {entry.loss_pct:+.2f} {unit} [{low:+.2f}, {high:+.2f}], margin {margin:.2f} {unit}"
 
 
 def xml_text(text: str) -> str:
