@@ -53,7 +53,9 @@ def cell_label(identity: Mapping[str, Any]) -> str:
     words += [f"{key}={rest[key]}" for key in sorted(rest) if rest[key] is not None]
     if identity.get("concurrency") is not None:
         words.append(f"c{identity['concurrency']}")
-    return " ".join(words) or "cell"
+    # one line, and nothing that a terminal would obey
+    label = "".join(character if character.isprintable() else " " for character in " ".join(words))
+    return " ".join(label.split()) or "cell"
 
 
 def scalar(text: str) -> Any:

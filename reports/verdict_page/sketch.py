@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from harness.requests_table import FILE_NAME
+from harness.requests_table import FILE_NAME, SCHEMA, read_table
 from reports.tables import number
 from reports.verdict_page.inputs import Compared
 
@@ -33,7 +33,10 @@ class Sketch:
 
 
 def load_quantiles(data: Compared, cells: Collection[str]) -> tuple[Quantiles, Quantiles]:
-    """Quantiles of both arms over the ok requests of the measured phase; empty without a request table."""
+    """Quantiles of both arms over the ok requests of the measured phase; empty without a request table.
+
+    Raises RecordError for a damaged one.
+    """
     baseline, candidate = (
         _quantiles(arm.folder / FILE_NAME, {one.launch_id for one in arm.records}, cells) for arm in data.arms
     )
@@ -44,7 +47,7 @@ def _quantiles(path: Path, launches: Collection[str], cells: Collection[str]) ->
     if not path.exists() or not cells:
         return {}
     columns = ["launch_id", "cell_id", "phase", "status", *SKETCHED]
-    table = pq.read_table(path, columns=columns)
+    table = read_table(path, pa.schema([SCHEMA.field(name) for name in columns]))
     used = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measured"))
     rows = table.filter(used).to_pandas()
     rows = rows[rows["launch_id"].isin(list(launches)) & rows["cell_id"].isin(list(cells))]

@@ -188,4 +188,5 @@ def test_other_tools_measure_other_things(tmp_path):
 
 
 def test_a_cell_needs_no_identity():
+    assert cell_label({"name": "a\x1b[31m\n\tb", "concurrency": 1}) == "name=a [31m b c1"
     assert cell_label({}) == "cell" and cell_label({"model": None, "b": 1, "a": 2}) == "a=2 b=1"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.records import Metric
+from harness.records import Metric, RecordError
 from harness.requests_table import FILE_NAME
 from reports.compare.compare import Arms, compare
 from reports.compare.effects import signed as as_losses
@@ -267,6 +268,13 @@ def quantiles_of(tmp_path, rows, cells=("cell",)):
     ]
     data = Compared(folder=tmp_path, judgement=judged(found), baseline=arms[0], candidate=arms[1])
     return load_quantiles(data, set(cells))
+
+
+def test_a_damaged_table_of_requests_is_named(tmp_path):
+    (tmp_path / "requests.parquet").write_bytes(b"half")
+    data = SimpleNamespace(arms=[SimpleNamespace(folder=tmp_path, records=[])] * 2)
+    with pytest.raises(RecordError, match=r"requests\.parquet: cannot be read"):
+        load_quantiles(data, {"cell"})
 
 
 def test_only_measured_requests_that_were_ok_are_drawn_in_64_points(tmp_path):
