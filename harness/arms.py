@@ -38,6 +38,8 @@ SAME_IN_BOTH = (
     "shots",
     "limit",
     "gsm8k",
+    "mtp_mode",  # forced acceptance against real acceptance would be a verdict on the dice
+    "mtp_forced_al",
     "equivalence",
     "equivalence_prompts",
 )

@@ -101,6 +101,10 @@ def refusal(capsys, *words):
         (("baseline=nope",), "baseline=nope: unknown path"),
         (("baseline=scripted", "baseline_set={kv_dtyp: fp8}"), "kv_dtyp"),
         (("baseline=scripted", "baseline_set={debug.checks: true}"), "debug.checks cannot be set there"),
+        (
+            ("baseline=scripted", "mtp=2", "baseline_set={mtp_mode: forced, mtp_forced_al: 3}"),
+            "mtp_mode cannot be set there",
+        ),
         (("baseline=scripted", "baseline_set=3"), "baseline_set=3"),
         (("cmd=foo",), "allowed: run, list, doctor"),
         (("baseline=scripted", "tier=prr"), "did you mean pr"),
