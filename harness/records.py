@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.accuracy.score import AccuracyScore
+from harness.atomic import written_atomically
 from harness.comparison_info import ComparisonInfo
 from harness.equivalence.score import Equivalence
 from harness.experiment import Experiment
@@ -168,16 +168,8 @@ REQUEST_COLUMNS = (
 
 def write_text_atomically(path: Path, text: str) -> None:
     """Write beside the target and rename, so that a reader sees the old file or the new one."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with draft.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with written_atomically(path) as file:
+        file.write(text.encode())
 
 
 def append_record(path: Path, record: Record) -> None:

@@ -6,8 +6,6 @@ requests.parquet                       all of them, written atomically by `finis
 
 from __future__ import annotations
 
-import os
-import secrets
 import shutil
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.atomic import written_atomically
 from harness.errors import one_line
 from harness.measurement import Measurement, Phase
 from harness.records import REQUEST_COLUMNS, RecordError
@@ -173,13 +172,5 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 def write_table_atomically(table: pa.Table, path: Path) -> None:
     """A reader sees the old file or the new one, never half of one."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # not mkstemp: others may read the table
-    try:
-        with draft.open("xb") as file:
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with written_atomically(path) as file:
+        pq.write_table(table, file, compression="zstd")
