@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from harness.console import out
+from harness.console import err, out
 from harness.environment import harness_version
 from harness.errors import ExitCode
 from harness.overrides import parse_override
@@ -25,7 +25,7 @@ from reports.gate.run_gate import judge_folder, write_judgement
 from reports.html import write_report
 from reports.interchange.csv_file import read_csv
 from reports.interchange.export import FORMATS, export
-from reports.interchange.imported import Arm, Imported
+from reports.interchange.imported import Arm, Imported, without_copies
 from reports.interchange.json_files import read_json
 from reports.interchange.records import metrics_in, records_of
 from reports.load import load_run
@@ -133,6 +133,7 @@ class _File:
     path: Path
     imported: Imported
     digest: str
+    copies: Sequence[str]  # of launches, in words
 
 
 def _import(composed: Mapping[str, Any], tier: Tier | None, command: str) -> ExitCode:
@@ -148,6 +149,9 @@ def _import(composed: Mapping[str, Any], tier: Tier | None, command: str) -> Exi
     records = [record for rows in by_arm.values() for record in rows]
     files = [one for one in (baseline, candidate) if one is not None]
     folder.write_info(_run_info(folder.run_id, command, files))
+    copies = [f"{one.path.name}: {line}" for one in files for line in one.copies]
+    for line in copies:
+        err.print(f"note: {line}", markup=False, soft_wrap=True)
     for record in records:
         folder.append(record)
     if baseline is None and not candidate.imported.two_arms:
@@ -167,6 +171,7 @@ def _import(composed: Mapping[str, Any], tier: Tier | None, command: str) -> Exi
         candidate=arms["candidate"],
         interleaved=False,
         tier=chosen,
+        notes=copies,
         judged_on=date.today(),
     )
     return _judge_new(folder, plan)
@@ -197,8 +202,10 @@ def _read(key: str, name: Any) -> _File:
         raise UserError(f"{key}={name}: no such file")
     if path.suffix.lower() not in (".csv", ".json", ".jsonl"):
         raise UserError(f"{key}={name}: the name must end in .csv, .json or .jsonl")
-    imported = read_csv(path) if path.suffix.lower() == ".csv" else read_json(path)
-    return _File(path=path, imported=imported, digest=hashlib.sha256(path.read_bytes()).hexdigest())
+    whole = read_csv(path) if path.suffix.lower() == ".csv" else read_json(path)
+    imported, copies = without_copies(whole)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return _File(path=path, imported=imported, digest=digest, copies=copies)
 
 
 def _records(run_id: str, candidate: _File, baseline: _File | None, command: str) -> dict[Arm, list[Record]]:

@@ -122,12 +122,24 @@ def test_one_arm_is_imported_and_compared_with_nothing(here, capsys):
 
 
 def test_two_files_are_two_arms(here):
-    rows = "".join(f"1,{value}\n" for value in (100, 101, 99, 100))
+    rows = "".join(f"1,{value}\n" for value in (100, 101, 99, 102))
     (here / "a.csv").write_text("concurrency,output_tok_s\n" + rows)
     (here / "b.csv").write_text("concurrency,output_tok_s\n" + rows.replace(",1", ",0"))
     assert main(["cmd=import", "file=b.csv", "baseline_file=a.csv"]) in (1, 3)
     verdict, _ = verdict_of(here)
     assert verdict["interleaved"] is False and verdict["gates"][0]["n_pairs"] == 4
+
+
+def test_a_copied_line_is_no_evidence(here, capsys):
+    line = "1,100,80\n"
+    (here / "a.csv").write_text("concurrency,baseline_output_tok_s,candidate_output_tok_s\n" + 6 * line)
+    assert main(["cmd=import", "file=a.csv"]) == 3
+    verdict, folder = verdict_of(here)
+    (entry,) = verdict["gates"]
+    assert entry["n_pairs"] == 1 and entry["reason"].startswith("single-run")
+    said = "a.csv: candidate: c1: 5 copies of a launch left out"
+    assert any(note.startswith(said) for note in verdict["notes"])
+    assert said in (folder / "summary.md").read_text() and said in capsys.readouterr().err
 
 
 def test_a_column_that_names_the_path_names_the_arm(here, capsys):

@@ -44,6 +44,7 @@ class ComparisonFile(_Model):
     floor: str | None = Field(default=None, description="file of an A/A run, like run_dir")
     required: dict[str, str] = Field(default_factory=dict, description="planned cells: id, name")
     dtypes_under_test: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list, description="what was noticed when the numbers were read")
     judged_on: date = Field(description="the day that the age of the A/A run is counted to")
 
 

@@ -55,7 +55,7 @@ def judge_folder(
         oldest_days=plan.tier.floor_days if plan.tier else 14,
     )
     comparison = compare(loaded.arms, tier=plan.tier, floor=floor)
-    comparison = dataclasses.replace(comparison, notes=(*comparison.notes, *loaded.warnings))
+    comparison = dataclasses.replace(comparison, notes=(*comparison.notes, *plan.notes, *loaded.warnings))
     if loaded.arms.refusal is None:
         others = [*others, *judge_answers(*loaded.records, loaded.folders, tier=plan.tier)]
     outcome = judge(comparison, others=others, run_codes=run_codes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -33,6 +35,26 @@ class Imported:
     @property
     def two_arms(self) -> bool:
         return any(row.arm is not None for row in self.rows)
+
+
+def without_copies(imported: Imported) -> tuple[Imported, list[str]]:
+    """The file with every launch once, and a line per cell that had copies.
+
+    Two launches never agree in every number; a line that was copied is no evidence beside the first one.
+    """
+    kept: dict[str, ImportedRow] = {}
+    copies: Counter[str] = Counter()
+    for place, row in enumerate(imported.rows):
+        said = [row.arm, dict(row.identity), dict(row.values), dict(row.absent), row.requests]
+        key = json.dumps(said, sort_keys=True, default=str) if row.values else f"without numbers {place}"
+        if key in kept:
+            copies[": ".join(filter(None, (row.arm, cell_label(row.identity))))] += 1
+        kept.setdefault(key, row)
+    lines = [
+        f"{cell}: {count} cop{'ies' if count > 1 else 'y'} of a launch left out: same numbers, same launch"
+        for cell, count in copies.items()
+    ]
+    return Imported(tool=imported.tool, rows=[*kept.values()]), lines
 
 
 def sorted_out(numbers: Mapping[str, float | None]) -> tuple[dict[str, float], dict[str, str]]:

@@ -11,7 +11,7 @@ from reports.compare.cells import NOT_A_NUMBER
 from reports.compare.metric_table import METRICS
 from reports.interchange.aliases import AIPERF_METRICS, CSV_METRICS, VLLM_METRICS
 from reports.interchange.csv_file import read_csv
-from reports.interchange.imported import cell_label
+from reports.interchange.imported import cell_label, without_copies
 from reports.interchange.json_files import read_json
 from reports.interchange.records import metrics_in, records_of
 
@@ -69,6 +69,20 @@ def test_rows_of_one_cell_are_its_launches(tmp_path):
         ("c1", 1, 11.0),
         ("c2", 0, 30.0),
     ]
+
+
+def test_only_what_agrees_in_everything_is_a_copy(tmp_path):
+    text = "concurrency,output_tok_s,mean_ttft_ms\n1,10,5\n1,10,6\n1,10.0,5\n2,10,5\n1,10,nan\n1,,\n1,,\n"
+    found, lines = without_copies(read_csv(csv(tmp_path, text)))
+    assert [row.values for row in found.rows] == [
+        {"out_tps": 10.0, "ttft_mean_ms": 5.0},
+        {"out_tps": 10.0, "ttft_mean_ms": 6.0},
+        {"out_tps": 10.0, "ttft_mean_ms": 5.0},
+        {"out_tps": 10.0},
+        {},
+        {},
+    ]
+    assert lines == ["c1: 1 copy of a launch left out: same numbers, same launch"]
 
 
 def test_nan_is_kept_as_what_it_is(tmp_path):
