@@ -87,6 +87,13 @@ BAD = {
     "impl without module": (["+path=scripted", "path.impl=nowhere:X"], "nowhere", "install the package"),
     "impl without class": (["+path=scripted", "path.impl=paths.scripted:X"], "no such class", "ScriptedPath"),
     "impl malformed": (["+path=scripted", "path.impl=scripted"], "'scripted'", "module:Class"),
+    "limit without accuracy": (["+path=scripted", "limit=5"], "limit=5", "accuracy=TASK"),
+    "default shots without accuracy": (["+path=scripted", "shots=5"], "shots=5", "accuracy=TASK"),
+    "questions without accuracy": (["+path=scripted", "gsm8k.test_file=q"], "gsm8k.test_file=q", "arith_gsm"),
+    "limit without accuracy, two arms": (
+        ["+path=scripted", "baseline=scripted", "limit=5"], "limit=5", "accuracy=TASK"
+    ),
+    "task twice": (["+path=scripted", "accuracy=[arith_gsm,arith_gsm]"], "[arith_gsm,arith_gsm]", "once"),
     "absent variable": (["+path=scripted", "dtype=${oc.env:NOT_SET_ANYWHERE}"], "NOT_SET_ANYWHERE", "dtype"),
 }  # fmt: skip
 

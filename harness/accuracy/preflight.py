@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.accuracy.process import prepare, require_lm_eval
 from harness.accuracy.prompts import prompt_rules
-from harness.accuracy.spec import DEFAULT_CONCURRENCY, AccuracySpec, Job, Prepared, highest
+from harness.accuracy.spec import DEFAULT_CONCURRENCY, TASKS, AccuracySpec, Job, Prepared, highest
 from harness.cell import Cell
+from harness.overrides import parse_override
 from harness.plan import Launch
 from paths.api import EngineConfig, UserError
 from paths.kernels.cache_bytes import PAGE_SIZE
+
+_OF_SCORING = ("shots", "limit", "gsm8k")
 
 
 def scored_concurrency(cells: Sequence[Cell], cell: Cell) -> int | None:
@@ -31,6 +34,8 @@ def scored_concurrency(cells: Sequence[Cell], cell: Cell) -> int | None:
 def check_accuracy(launches: Sequence[Launch]) -> dict[AccuracySpec, list[Prepared]]:
     """Every prompt is built once, here, and must fit. Raises UserError in one line."""
     cells = [cell for launch in launches for cell in launch.cells]
+    if all(cell.accuracy is None for cell in cells):
+        _refuse_idle_keys(word for cell in cells for word in cell.overrides)
     found: dict[AccuracySpec, list[Prepared]] = {}
     checked: set[tuple[AccuracySpec, str]] = set()
     for cell in cells:
@@ -47,6 +52,18 @@ def check_accuracy(launches: Sequence[Launch]) -> dict[AccuracySpec, list[Prepar
         for prepared in found[spec]:
             _check_fit(prepared, spec, cell.engine)
     return found
+
+
+def _refuse_idle_keys(words: Iterable[str]) -> None:
+    """A key that would do nothing is a mistake: whoever sets it believes that answers are scored."""
+    for word in words:
+        override = parse_override(word)
+        idle = str(override.key_or_group).split(".")[0] in _OF_SCORING
+        if idle and override.value() is not None:
+            raise UserError(
+                f"{word}: no accuracy is scored, so it would do nothing; add accuracy=TASK, TASK one of:"
+                f" {', '.join(TASKS)}, or leave it out"
+            )
 
 
 def _refuse_forced_drafts(engine: EngineConfig) -> None:

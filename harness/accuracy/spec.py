@@ -141,9 +141,12 @@ def accuracy_spec(
     """What the command line asks for; None: no scoring. Files count only for the task that they belong to."""
     if asked is None:
         return None
-    tasks = (asked,) if isinstance(asked, str) else tuple(dict.fromkeys(asked))
+    tasks = (asked,) if isinstance(asked, str) else tuple(asked)
     if not tasks:
         raise UserError(f"accuracy=[]: empty; allowed: {', '.join(TASKS)}, a list of them, or null")
+    twice = next((task for task in tasks if tasks.count(task) > 1), None)
+    if twice is not None:
+        raise UserError(f"accuracy=[{','.join(tasks)}]: {twice} is there twice; name each task once")
     if "gsm8k" not in tasks:
         for name, file in (("test_file", test_file), ("train_file", train_file)):
             if file is not None:
