@@ -21,7 +21,7 @@ NAMESPACE = "dsa_graphs"
 # type in an operator's schema → what is passed to it as it is
 TAKEN: dict[str, Any] = {
     "Tensor": Tensor,
-    "int": int,
+    "int": (int, torch.dtype),  # a dtype is declared as a number
     "SymInt": int,
     "float": float,
     "bool": bool,
@@ -73,7 +73,9 @@ def native_arguments(instruction: Instruction) -> list[Any] | None:
             given = declared.default_value
         else:
             return None
-        kind = str(declared.type).removeprefix("Optional[").removesuffix("]")
+        kind = str(declared.type)
+        if kind.startswith("Optional["):
+            kind = kind.removeprefix("Optional[").removesuffix("]")
         if kind == "float" and type(given) is int:
             given = float(given)
         if not _fits(given, kind, optional=kind != str(declared.type)):
@@ -87,8 +89,14 @@ def _fits(given: Any, kind: str, *, optional: bool) -> bool:
         return optional
     if isinstance(given, Value):
         return kind == "Tensor"
+    if kind == "List[Tensor]":
+        return isinstance(given, list) and all(isinstance(item, Value | Tensor) for item in given)
     taken = TAKEN.get(kind)
-    return taken is not None and isinstance(given, taken) and (taken is not int or type(given) is int)
+    return (
+        taken is not None
+        and isinstance(given, taken)
+        and (kind in ("bool", "number") or type(given) is not bool)
+    )
 
 
 class _Stretch:
@@ -105,24 +113,32 @@ class _Stretch:
         self._inputs = [number for number in dict.fromkeys(read) if number not in made]
         self._outputs = [number for number in sorted(made) if uses.get(number, -1) >= end]
         self._registers = {number: place for place, number in enumerate([*self._inputs, *sorted(made)])}
+        self._num_lists = sum(isinstance(given, list) for _, arguments in calls for given in arguments)
 
     def build(self, native: Any) -> Instruction:
         outputs = [self._registers[number] for number in self._outputs]
-        program = native.create.default(len(self._registers), len(self._inputs), outputs)
+        values = len(self._registers)
+        program = native.create.default(values + self._num_lists, len(self._inputs), outputs)
+        lists = iter(range(values, values + self._num_lists))
         constants: dict[int, int] = {}
         for place, (instruction, arguments) in enumerate(self._calls, start=self._first):
             schema = instruction.target._schema  # type: ignore[attr-defined]  # an operator
+            given_as, made_lists = [], []
+            for given in arguments:
+                if isinstance(given, list):
+                    items = [self._argument(native, program, constants, item) for item in given]
+                    made_lists.append(next(lists))
+                    native.add_list.default(program, items, made_lists[-1])
+                    given_as.append(made_lists[-1])
+                else:
+                    given_as.append(self._argument(native, program, constants, given))
             native.add_call.default(
                 program,
                 schema.name,
                 schema.overload_name,
-                [self._argument(native, program, constants, given) for given in arguments],
+                given_as,
                 [self._register(value) for value in _results(instruction)],
-                [
-                    self._registers[value.number]
-                    for value in set(values_in(arguments))
-                    if self._uses[value.number] == place
-                ],
+                made_lists + self._freed(arguments, place),
             )
         run = partial(native.run.default, program)
         weakref.finalize(run, native.destroy.default, program)
@@ -132,6 +148,11 @@ class _Stretch:
             kwargs={},
             outputs=tuple(Value(number) for number in self._outputs) or None,
         )
+
+    def _freed(self, arguments: Sequence[Any], place: int) -> list[int]:
+        """Registers that nobody reads behind instruction `place`."""
+        last = {value.number for value in values_in(arguments) if self._uses[value.number] == place}
+        return [self._registers[number] for number in last]
 
     def _argument(self, native: Any, program: int, constants: dict[int, int], given: Any) -> int:
         if isinstance(given, Value):

@@ -33,9 +33,15 @@ def call(target, *args, outputs=None, **kwargs):
         (call(aten.leaky_relu.default, Value(0), 2), [Value(0), 2]),
         (call(aten.slice.Tensor, Value(0), 1, 0, 5), [Value(0), 1, 0, 5, 1]),
         (call(aten.native_dropout.default, Value(0), 1, None), [Value(0), 1.0, None]),
-        (call(aten.cat.default, [Value(0), Value(1)]), None),  # a list
+        (call(aten.cat.default, [Value(0), Value(1)]), [[Value(0), Value(1)], 0]),
+        (call(aten.to.dtype, Value(0), torch.float32), [Value(0), torch.float32, False, False, None]),
+        (call(aten.argmax.default, Value(0), True), None),  # a bool is no dimension
         (call(aten.split.Tensor, Value(0), 2), None),  # returns a list
-        (call(aten._to_copy.default, Value(0), dtype=torch.bfloat16), None),
+        (
+            call(aten._to_copy.default, Value(0), dtype=torch.bfloat16),
+            [Value(0), torch.bfloat16, None, None, None, False, None],
+        ),
+        (call(aten.contiguous.default, Value(0), memory_format=torch.channels_last), None),
         (call(aten.view.default, Value(0), [2, 3]), None),
         (call(torch.add, Value(0), Value(1)), None),  # no operator
     ],
@@ -67,6 +73,24 @@ def test_a_program_with_python_in_the_middle(native):
         y = (x * x).add(x, alpha=3)
         assert torch.equal(out, y - y.amin(dim=1, keepdim=True))
     assert seen == [(5, 1)] * 2
+
+
+def test_lists_and_dtypes(native):
+    x, y = torch.randn(5, 3), torch.randn(5, 2)
+    out = torch.zeros(5, 8, dtype=torch.float64)
+    program = [
+        call(aten.neg.default, x, outputs=Value(0)),
+        call(aten.cat.default, [Value(0), y, Value(0)], -1, outputs=Value(1)),
+        call(aten.to.dtype, Value(1), torch.float64, outputs=Value(2)),
+        call(aten.copy_.default, out, Value(2)),
+    ]
+    joined = join_stretches(program, native)
+    assert len(joined) == 1
+    run = compile_program(joined)
+    for _ in range(2):
+        x.copy_(torch.randn(5, 3))
+        run()
+        assert torch.equal(out, torch.cat([-x, y, -x], dim=-1).double())
 
 
 def test_a_forgotten_program_gives_its_constants_back(native):

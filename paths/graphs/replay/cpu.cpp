@@ -10,8 +10,8 @@
 namespace replay_op {
 
 struct Call {
-  c10::OperatorHandle op;
-  std::vector<int64_t> arguments;  // register, or −1 − constant
+  std::optional<c10::OperatorHandle> op;  // none: the arguments, all tensors, become a list
+  std::vector<int64_t> arguments;         // register, or −1 − constant
   std::vector<int64_t> results;    // register, −1 where nobody reads it
   std::vector<int64_t> freed;      // registers that this call reads last
 };
@@ -53,6 +53,20 @@ void add_constant(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   torch::jit::push(*stack, static_cast<int64_t>(program->constants.size()) - 1);
 }
 
+void check_registers(const Program& program, at::IntArrayRef arguments, at::IntArrayRef results, at::IntArrayRef freed) {
+  const int64_t constants = program.constants.size(), registers = program.registers;
+  for (const int64_t a : arguments) TORCH_CHECK(a < registers && -1 - a < constants, "argument ", a);
+  for (const int64_t r : results) TORCH_CHECK(r >= -1 && r < registers, "result ", r);
+  for (const int64_t r : freed) TORCH_CHECK(r >= 0 && r < registers, "freed ", r);
+}
+
+// The tensors `items` as a list in register `result`.
+void add_list(int64_t id, at::IntArrayRef items, int64_t result) {
+  const auto program = find(id);
+  check_registers(*program, items, result, {});
+  program->calls.push_back(Call{std::nullopt, items.vec(), {result}, {}});
+}
+
 void add_call(int64_t id, std::string_view name, std::string_view overload, at::IntArrayRef arguments,
               at::IntArrayRef results, at::IntArrayRef freed) {
   const auto program = find(id);
@@ -60,10 +74,7 @@ void add_call(int64_t id, std::string_view name, std::string_view overload, at::
   TORCH_CHECK(op.schema().arguments().size() == arguments.size(), name, " takes ", op.schema().arguments().size(),
               " arguments, not ", arguments.size());
   TORCH_CHECK(op.schema().returns().size() == results.size(), name, " returns ", op.schema().returns().size());
-  const int64_t constants = program->constants.size(), registers = program->registers;
-  for (const int64_t a : arguments) TORCH_CHECK(a < registers && -1 - a < constants, "argument ", a);
-  for (const int64_t r : results) TORCH_CHECK(r >= -1 && r < registers, "result ", r);
-  for (const int64_t r : freed) TORCH_CHECK(r >= 0 && r < registers, "freed ", r);
+  check_registers(*program, arguments, results, freed);
   program->calls.push_back(Call{op, arguments.vec(), results.vec(), freed.vec()});
 }
 
@@ -73,10 +84,19 @@ std::vector<at::Tensor> run(int64_t id, at::TensorList inputs) {
   std::vector<c10::IValue> registers(program->registers);
   for (size_t i = 0; i < inputs.size(); ++i) registers[i] = inputs[i];
   torch::jit::Stack stack;
+  const auto value = [&](int64_t a) -> const c10::IValue& {
+    return a >= 0 ? registers[a] : program->constants[-1 - a];
+  };
   for (const Call& call : program->calls) {
     stack.clear();
-    for (const int64_t a : call.arguments) stack.push_back(a >= 0 ? registers[a] : program->constants[-1 - a]);
-    call.op.callBoxed(stack);
+    if (call.op) {
+      for (const int64_t a : call.arguments) stack.push_back(value(a));
+      call.op->callBoxed(stack);
+    } else {
+      c10::List<at::Tensor> items;
+      for (const int64_t a : call.arguments) items.push_back(value(a).toTensor());
+      stack.emplace_back(std::move(items));
+    }
     for (const int64_t r : call.freed) registers[r] = c10::IValue();
     for (size_t i = 0; i < call.results.size(); ++i)
       if (call.results[i] >= 0) registers[call.results[i]] = std::move(stack[i]);
@@ -90,6 +110,7 @@ TORCH_LIBRARY_FRAGMENT(OP_NAMESPACE, m) {
   m.def("create(int registers, int inputs, int[] outputs) -> int", &create);
   m.def("destroy(int program) -> ()", &destroy);
   m.def("add_constant(int program, Any value) -> int", torch::CppFunction::makeFromBoxedFunction<&add_constant>());
+  m.def("add_list(int program, int[] items, int result) -> ()", &add_list);
   m.def("add_call(int program, str name, str overload, int[] arguments, int[] results, int[] freed) -> ()", &add_call);
   m.def("run(int program, Tensor[] inputs) -> Tensor[]", &run);
 }
