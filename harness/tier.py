@@ -75,6 +75,11 @@ def validate_tier(data: Mapping[str, Any], known_metrics: Sequence[str]) -> Tier
         field = Tier.model_fields.get(str(first["loc"][0])) if first["loc"] else None
         allowed = f"allowed: {field.description}" if field else f"a tier has {', '.join(Tier.model_fields)}"
         raise UserError(f"{place}={first['input']}: {first['msg']}; {allowed}") from error
+    if not tier.gated and tier.pairs.max > 1:  # one pair judges no speed, and its tier says so
+        raise UserError(
+            f"tier.gated=[]: tier {tier.name} would measure up to {tier.pairs.max} pairs and judge no number"
+            " of them; name some as in tier.gated=[out_tps], or take tier=smoke, which judges states alone"
+        )
     for name in (*tier.gated, *tier.margins):
         if name not in known_metrics:
             raise UserError(f"tier {tier.name}: unknown metric {name}{nearest(name, known_metrics)}")

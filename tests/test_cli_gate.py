@@ -108,6 +108,7 @@ def refusal(capsys, *words):
         (("baseline=scripted", "baseline_set=3"), "baseline_set=3"),
         (("cmd=foo",), "allowed: run, list, doctor"),
         (("baseline=scripted", "tier=prr"), "did you mean pr"),
+        (("baseline=scripted", "tier=pr", "tier.gated=[]"), "tier.gated=[]: tier pr would"),
         (("baseline=scripted", "pairs=0"), "pairs=0: not allowed"),
         (("baseline=scripted", "pairs=1,2"), "one value per run"),
         (("pairs=4",), "there is no baseline"),
