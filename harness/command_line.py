@@ -104,14 +104,6 @@ def _measure(
     launches, duplicates = build_plan(cells, rounds=experiment.rounds if experiment else None)
     preflight = check_launches(launches, [str(folder) for folder in arguments.config_dirs])
     prompts = check_accuracy(launches)
-    console.print_plan(launches, duplicates)
-    if cells[0].config.dry_run:
-        for launch_id, reason in preflight.unsupported.items():
-            print(f"{launch_id}: UNSUPPORTED here: {reason}", file=sys.stderr)
-        console.print_commands(launches, arguments.config_dirs)
-        return ExitCode.OK
-    from harness.run import run_plan
-
     resumed = None
     if resume is not None:
         from harness.resuming import resume_run
@@ -122,6 +114,14 @@ def _measure(
             planned={launch.launch_id: launch for launch in launches},
             together=preflight.arms,
         )
+    console.print_plan(launches, duplicates)
+    if cells[0].config.dry_run:
+        for launch_id, reason in preflight.unsupported.items():
+            print(f"{launch_id}: UNSUPPORTED here: {reason}", file=sys.stderr)
+        console.print_commands(launches, arguments.config_dirs)
+        return ExitCode.OK
+    from harness.run import run_plan
+
     return run_plan(
         launches,
         preflight=preflight,

@@ -72,15 +72,16 @@ def measure_arms(
     )
     preflight = _check(plan, gate.first, arguments, code)
     prompts = check_accuracy(plan.launches(1))
+    without_floor = _why_no_floor(gate)
+    resumed = None if resume is None else _resume(resume, gate, preflight)
     console.print_plan(gate.first, duplicates)
-    _tell(gate)
+    _tell(gate, without_floor)
     if pairs[0].candidate.config.dry_run:
         for launch_id, reason in preflight.unsupported.items():
             if launch_id in {launch.launch_id for launch in plan.launches(1)}:
                 print(f"{launch_id}: UNSUPPORTED here: {reason}", file=sys.stderr)
         console.print_commands(gate.first, arguments.config_dirs)
         return ExitCode.OK
-    resumed = None if resume is None else _resume(resume, gate, preflight)
     return run_plan(
         gate.first if resumed is None else _planned_before(gate, resumed),
         preflight=preflight,
@@ -186,7 +187,7 @@ def _check(plan: PairPlan, first: Sequence[Launch], arguments: Arguments, code: 
     )
 
 
-def _tell(gate: GatedRun) -> None:
+def _tell(gate: GatedRun, without_floor: str | None) -> None:
     """What a reader must know before hours are spent."""
     say = console.err.print
     arms = (gate.info.baseline, gate.info.candidate)
@@ -201,24 +202,28 @@ def _tell(gate: GatedRun) -> None:
     if tier.pairs.max > tier.pairs.min:
         looks = ", ".join(map(str, tier.pairs.looks))
         say(f"tier {tier.name}: judged at {looks} pairs, alpha {tier.alpha:.4g} each", markup=False)
-    if not tier.gated:
-        return
-    try:
-        problem = floor_problem(
-            floor_path(gate.out_dir, gate.info.fingerprint),
-            gate.plan,
-            today=date.today(),
-            oldest_days=tier.floor_days,
-        )
-    except RecordError as error:
-        raise UserError(f"the A/A run cannot be read: {one_line(error)}; delete that file") from error
-    if problem:
+    if without_floor:
         say(
-            f"note: {problem}: this run can FAIL but not PASS; first run cmd=aa baseline=NAME with the same"
-            " cells",
+            f"note: {without_floor}: this run can FAIL but not PASS; first run cmd=aa baseline=NAME with the"
+            " same cells",
             markup=False,
             soft_wrap=True,
         )
+
+
+def _why_no_floor(gate: GatedRun) -> str | None:
+    """None when there is a noise floor, or nothing that needs one. Raises UserError for a damaged one."""
+    if gate.tier is None or gate.is_aa or not gate.tier.gated:
+        return None
+    try:
+        return floor_problem(
+            floor_path(gate.out_dir, gate.info.fingerprint),
+            gate.plan,
+            today=date.today(),
+            oldest_days=gate.tier.floor_days,
+        )
+    except RecordError as error:
+        raise UserError(f"the A/A run cannot be read: {one_line(error)}; delete that file") from error
 
 
 def _resume(run_id: str, gate: GatedRun, preflight: Preflight) -> Resumed:

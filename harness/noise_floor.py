@@ -12,12 +12,20 @@ from typing import Any
 from harness.cell import Cell
 from harness.pairs import PairPlan
 from harness.records import METRIC_DEF_VERSION, WORKLOAD_VERSION, Record
+from harness.versioned_json import read_versioned
 from reports.compare.cells import collect
 from reports.compare.floor import FEWEST_PAIRS
 from reports.compare.judge import usable_losses
 from reports.compare.metric_table import METRICS
 from reports.compare.pairing import pair_launches
-from reports.gate.plan_file import FloorEntry, FloorFile, floor_entries, read_floor, write_floor
+from reports.gate.plan_file import (
+    FLOOR_SCHEMA_VERSION,
+    FloorEntry,
+    FloorFile,
+    floor_entries,
+    read_floor,
+    write_floor,
+)
 
 FOLDER = "aa"
 # of the fingerprint of a machine; a name, a clock reading or free memory are no reason to measure again
@@ -64,7 +72,7 @@ def keep_floor(
     kept: list[FloorEntry] = []
     dated = today
     if path.exists():
-        earlier = FloorFile.model_validate_json(path.read_text(encoding="utf-8"))
+        earlier = read_versioned(path, FloorFile, FLOOR_SCHEMA_VERSION)
         if (today - earlier.measured_on).days <= keep_days:
             kept = [one for one in earlier.entries if one.cell_id not in measured]
             dated = earlier.measured_on if kept else today

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from harness.accuracy import questions
 from harness.arguments import Arguments, parse_arguments
@@ -21,9 +20,18 @@ from harness.environment import code_revision
 from harness.errors import ExitCode, one_line
 from harness.overrides import parse_override
 from harness.plan import Launch
-from harness.records import CellState, Record, RecordError, RunInfo, read_records, write_text_atomically
+from harness.records import (
+    SCHEMA_VERSION,
+    CellState,
+    Record,
+    RecordError,
+    RunInfo,
+    read_records,
+    write_text_atomically,
+)
 from harness.requests_table import FILE_NAME, PARTS_NAME, read_requests, write_table_atomically
 from harness.run_folder import RunFolder
+from harness.versioned_json import read_versioned
 from paths.api import UserError
 
 KEY = "resume"
@@ -43,13 +51,9 @@ class Resumed:
     def clear(self) -> int:
         """Take what is not kept out of the files, before anything is added; returns the next request id.
 
-        Raises OSError, and UserError for a damaged table, before anything has changed.
+        Raises OSError.
         """
-        try:
-            read_requests(self.folder.path)
-            questions.read_questions(self.folder.path)
-        except RecordError as error:
-            raise UserError(f"resume={self.info.run_id}: {error}; start a new run") from error
+        self.folder.cache.mkdir(exist_ok=True)
         lines = "".join(record.model_dump_json() + "\n" for record in self.records)
         write_text_atomically(self.folder.path / _RECORDS, lines)
         kept = {record.launch_id for record in self.records}
@@ -112,17 +116,33 @@ def resume_run(
             " start a new one, or judge it again with cmd=compare"
         )
     folder = RunFolder.reopen(path)
-    changed = _changes(info, path, planned, comparison)
-    if changed:
-        raise UserError(
-            f"resume={run_id}: the configuration has changed: {changed}; give the words that the run was"
-            " started with, or start a new run"
-        )
+    try:
+        changed = _changes(info, path, planned, comparison)
+        if changed:
+            raise UserError(
+                f"resume={run_id}: the configuration has changed: {changed}; give the words that the run was"
+                " started with, or start a new run"
+            )
+        records = _read_all(path, run_id)
+    except UserError:
+        folder.release()
+        raise
+    return Resumed(folder=folder, info=info, records=_of_ended_launches(info, records, together))
+
+
+def _read_all(path: Path, run_id: str) -> list[Record]:
+    """The records, after every file that is gone on with has been read once. Raises UserError for damage."""
     try:
         records, _ = read_records(path / _RECORDS) if (path / _RECORDS).exists() else ([], [])
+        read_requests(path)
+        questions.read_questions(path)
     except RecordError as error:
-        raise UserError(f"resume={run_id}: {error}") from error
-    return Resumed(folder=folder, info=info, records=_of_ended_launches(info, records, together))
+        raise _damaged(run_id, error) from error
+    return records
+
+
+def _damaged(run_id: str, error: Exception) -> UserError:
+    return UserError(f"resume={run_id}: {one_line(error)[:300]}; start a new run")
 
 
 def _folder(out_dir: str, run_id: str) -> Path:
@@ -139,11 +159,9 @@ def _folder(out_dir: str, run_id: str) -> Path:
 
 def _read_info(path: Path, run_id: str) -> RunInfo:
     try:
-        info = RunInfo.model_validate_json((path / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
-        raise UserError(
-            f"resume={run_id}: its run.json cannot be read here ({one_line(error)[:200]})"
-        ) from error
+        info = read_versioned(path / "run.json", RunInfo, SCHEMA_VERSION)
+    except RecordError as error:
+        raise _damaged(run_id, error) from error
     if info.run_id != run_id:
         raise UserError(
             f"resume={run_id}: that folder holds the run {info.run_id}; a copy cannot go on, the original can"

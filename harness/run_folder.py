@@ -64,8 +64,11 @@ class RunFolder:
             folder = cls(path)
         except BlockingIOError as error:
             raise UserError(f"resume={path.name}: that run is still going on; wait, or end it") from error
-        folder.cache.mkdir(exist_ok=True)
         return folder
+
+    def release(self) -> None:
+        """Let another process have it: nothing was done here."""
+        os.close(self._lock)
 
     def attempts(self, launch_id: str) -> int:
         """How many engines of a launch have a folder already."""

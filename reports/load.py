@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from harness.records import SCHEMA_VERSION, Record, RecordError, RunInfo, read_records
+from harness.versioned_json import read_versioned
 
+NO_RUN = "; is this a run folder?"
 NOT_SET = "not set"  # what an absent group key becomes, so that grouping can never lose its rows
 
 
@@ -34,7 +34,7 @@ def load_run(run_dir: Path) -> RunData:
     Raises RecordError naming the file for anything malformed, for an unknown schema version and for a record
     that belongs to another run. A run without records is valid: it failed before its first cell.
     """
-    run = _read_run(run_dir / "run.json")
+    run = read_versioned(run_dir / "run.json", RunInfo, SCHEMA_VERSION, hint=NO_RUN)
     records_path = run_dir / "records.jsonl"
     records: list[Record] = []
     warnings: list[str] = []
@@ -47,25 +47,6 @@ def load_run(run_dir: Path) -> RunData:
             )
     records.sort(key=lambda record: record.order)
     return RunData(run_dir=run_dir, run=run, records=records, warnings=warnings)
-
-
-def _read_run(path: Path) -> RunInfo:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}); is this a run folder?") from error
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise RecordError(f"{path}: not valid JSON ({error})") from error
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if version != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema version {version!r}, known: {SCHEMA_VERSION}")
-    try:
-        return RunInfo.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RecordError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

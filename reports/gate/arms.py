@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.records import SCHEMA_VERSION, Record, RecordError
+from harness.records import SCHEMA_VERSION, Record
+from harness.versioned_json import read_json, version_of
 from reports.compare.cells import collect
 from reports.compare.comparability import other_machine, told_differences
 from reports.compare.compare import Arms
 from reports.gate.plan_file import ArmSource, ComparisonFile
 from reports.gate.verdict import ArmSummary
-from reports.load import load_run
+from reports.load import NO_RUN, load_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +103,5 @@ def _load(source: ArmSource, folder: Path) -> LoadedArm:
 
 def _unknown_schema(run_dir: Path) -> str | None:
     """A schema version of run.json that this code cannot read; None when it can. Raises RecordError."""
-    path = run_dir / "run.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}); is this a run folder?") from error
-    except ValueError as error:
-        raise RecordError(f"{path}: not valid JSON ({error})") from error
-    version = content.get("schema_version") if isinstance(content, dict) else None
+    version = version_of(read_json(run_dir / "run.json", hint=NO_RUN))
     return None if version == SCHEMA_VERSION else str(version)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from harness.records import RecordError, write_text_atomically
+from harness.records import write_text_atomically
 from harness.tier import Tier
+from harness.versioned_json import read_versioned
 from reports.compare.floor import NO_FLOOR, Noise, NoiseFloor
 
-M = TypeVar("M", bound=BaseModel)
 COMPARISON = "comparison.json"
 COMPARISON_SCHEMA_VERSION = "1.0.0"
 FLOOR_SCHEMA_VERSION = "1.0.0"
@@ -70,7 +68,7 @@ def write_plan(folder: Path, plan: ComparisonFile) -> None:
 
 def read_plan(folder: Path) -> ComparisonFile:
     """Raises RecordError naming the file."""
-    return _read(folder / COMPARISON, ComparisonFile, COMPARISON_SCHEMA_VERSION)
+    return read_versioned(folder / COMPARISON, ComparisonFile, COMPARISON_SCHEMA_VERSION)
 
 
 def write_floor(path: Path, floor: FloorFile) -> None:
@@ -84,7 +82,7 @@ def read_floor(
     """The noise floors of an A/A run, or why there are none. Raises RecordError if it is malformed."""
     if path is None or not path.exists():
         return NO_FLOOR
-    content = _read(path, FloorFile, FLOOR_SCHEMA_VERSION)
+    content = read_versioned(path, FloorFile, FLOOR_SCHEMA_VERSION)
     age = (today - content.measured_on).days
     problem = None
     if age > oldest_days:
@@ -105,20 +103,3 @@ def floor_entries(losses: dict[tuple[str, str], Sequence[float]]) -> list[FloorE
         FloorEntry(cell_id=cell, metric=metric, losses=list(values))
         for (cell, metric), values in sorted(losses.items())
     ]
-
-
-def _read(path: Path, model: type[M], version: str) -> M:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise RecordError(f"{path}: not valid JSON ({error})") from error
-    found = data.get("schema_version") if isinstance(data, dict) else None
-    if found != version:
-        raise RecordError(f"{path}: schema version {found!r}, known: {version}")
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RecordError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
