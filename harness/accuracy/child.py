@@ -133,7 +133,9 @@ def _score(
         rows.append(question_row(task, instance, request, answer, encoder))
         peer.say("question", stage, rows[-1])
 
-    model = EndpointLM(endpoint, encoder, concurrency=stage.concurrency, on_answer=report)
+    model = EndpointLM(
+        endpoint, encoder, concurrency=stage.concurrency, timeout_s=peer.timeout_s, on_answer=report
+    )
     evaluated = evaluate(
         lm=model,
         task_dict={"tasks": {stage.task: task}, "groups": {}, "group_map": {}},

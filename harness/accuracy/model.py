@@ -26,7 +26,8 @@ _Scored = tuple[tuple[str, str], list[int], list[int]]  # texts, context ids, co
 class EndpointLM(TemplateLM):
     """Any `Endpoint` as a model of lm-eval, with `concurrency` requests in flight.
 
-    `on_answer` receives each generated answer as it ends, long before lm-eval scores it.
+    `timeout_s`: longest time without a token. `on_answer` receives each generated answer as it ends, long
+    before lm-eval scores it.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class EndpointLM(TemplateLM):
         encoder: PromptEncoder,
         *,
         concurrency: int,
+        timeout_s: float = 600.0,
         on_answer: OnAnswer | None = None,
     ) -> None:
         super().__init__()
-        self._endpoint, self._encoder, self._concurrency = endpoint, encoder, concurrency
+        self._endpoint, self._encoder = endpoint, encoder
+        self._concurrency, self._timeout_s = concurrency, timeout_s
         self._on_answer = on_answer
         self._max_length = encoder.rules.max_length
         self._ids = itertools.count()
@@ -63,11 +66,22 @@ class EndpointLM(TemplateLM):
             if self._on_answer is not None:
                 self._on_answer(requests[index], asked[index], answer)
 
-        answers = ask(self._endpoint, asked, concurrency=self._concurrency, on_answer=report)
+        answers = self._ask(asked, report)
         return [
             answer_text(answer, request.params.stop, self._encoder)
             for answer, request in zip(answers, asked, strict=True)
         ]
+
+    def _ask(
+        self, asked: list[Request], on_answer: Callable[[int, Answer], None] | None = None
+    ) -> list[Answer]:
+        return ask(
+            self._endpoint,
+            asked,
+            concurrency=self._concurrency,
+            timeout_s=self._timeout_s,
+            on_answer=on_answer,
+        )
 
     def _generation(self, context: str, options: dict[str, Any]) -> Request:
         given = normalize_gen_kwargs(options, MAX_GEN_TOKS)
@@ -110,7 +124,7 @@ class EndpointLM(TemplateLM):
         room = self._max_length - 1  # a request generates at least one token
         params = SamplingParams(max_tokens=1, ignore_eos=True, prompt_logprobs=1)
         asked = [self._request([*context, *more][-room:], params) for _, context, more in requests]
-        answers = ask(self._endpoint, asked, concurrency=self._concurrency)
+        answers = self._ask(asked)
         return [_continuation(answer, more) for answer, (_, _, more) in zip(answers, requests, strict=True)]
 
 

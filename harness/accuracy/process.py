@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from harness.accuracy.spec import Job, Prepared
-from harness.client.endpoint import Endpoint
+from harness.client.endpoint import Endpoint, EngineDied
 from harness.client.frames import FrameSocket, SendTimeout, UnreadableFrame
+from harness.client.load import GRACE_S
 from harness.environment import LAUNCH_MARK, child_environment
 from harness.process_group import end_group
 from harness.signals import deferred
@@ -116,7 +117,7 @@ class ScoringProcess:
         """
         with deferred():  # a process that was started is always one that is ended
             self._frames, self._process = self._spawn()
-        relay = Relay(endpoint, self._send)
+        relay = Relay(endpoint, self._send, grace_s=min(GRACE_S, self._job.timeout_s))
         try:
             self._send(("job", self._job))
             yield from self._relayed(relay)
@@ -176,8 +177,10 @@ class ScoringProcess:
 class Relay:
     """Passes a child's requests to the engine and the engine's events back."""
 
-    def __init__(self, endpoint: Endpoint | None, send: Callable[[object], None]) -> None:
-        self._endpoint, self._send = endpoint, send
+    def __init__(
+        self, endpoint: Endpoint | None, send: Callable[[object], None], *, grace_s: float = GRACE_S
+    ) -> None:
+        self._endpoint, self._send, self._grace_s = endpoint, send, grace_s
         self.running: set[int] = set()
 
     def handle(self, message: tuple[Any, ...]) -> bool:
@@ -206,11 +209,20 @@ class Relay:
         return bool(arrived)
 
     def settle(self) -> None:
-        """Give up what still runs, so that the engine is idle for whoever comes next."""
+        """Give up what still runs, so that the engine is idle for whoever comes next.
+
+        Raises EngineDied for one that does not end what was given up.
+        """
         if self._endpoint is None or not self.running:
             return
         self._endpoint.abort(sorted(self.running))
+        until = time.monotonic() + self._grace_s
         while self.running:
+            if time.monotonic() > until:
+                raise EngineDied(
+                    "timeout",
+                    f"engine hangs: it does not end {len(self.running)} requests that were given up",
+                )
             for _, events in self._endpoint.poll(_LOOK_S):
                 ended = events.request_ids[events.finish != FinishReason.NONE]
                 self.running.difference_update(np.asarray(ended).tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,27 +34,55 @@ def ask(
     requests: Sequence[Request],
     *,
     concurrency: int,
+    timeout_s: float,
     on_answer: Callable[[int, Answer], None] | None = None,
 ) -> list[Answer]:
     """Answers in the order of `requests`; `concurrency` are in flight until the last was sent.
 
     `on_answer` receives the index and the answer of each as it ends. Raises EngineDied, also for an engine
-    that answers what it was not asked.
+    that answers what it was not asked, and for one that gives no token and ends nothing for `timeout_s`
+    seconds, whatever else it sends.
     """
     waiting = deque(requests)
     index = {request.request_id: i for i, request in enumerate(requests)}
     answers = [Answer() for _ in requests]
     running: set[int] = set()
+    heard = time.monotonic()
     while waiting or running:
         batch = [waiting.popleft() for _ in range(min(len(waiting), concurrency - len(running)))]
         running.update(request.request_id for request in batch)
         endpoint.submit(batch)
-        for _, events in endpoint.poll(_POLL_S):
+        for _, events in endpoint.poll(min(_POLL_S, timeout_s)):
+            if len(events.token_ids) or events.finish.any():
+                heard = time.monotonic()
             for request_id in _absorb(events, answers, index, running):
                 running.discard(request_id)
                 if on_answer is not None:
                     on_answer(index[request_id], answers[index[request_id]])
+        if running and time.monotonic() - heard > timeout_s:
+            raise EngineDied(
+                "timeout",
+                f"no token for {timeout_s:g} s with {len(running)} requests outstanding"
+                f" (timeout_s={timeout_s:g})",
+            )
+        _refuse_endless(requests, answers, index, running)
     return answers
+
+
+def _refuse_endless(
+    requests: Sequence[Request], answers: Sequence[Answer], index: dict[int, int], running: set[int]
+) -> None:
+    """Raises EngineDied for an answer that grows beyond what was asked: it would never end."""
+    for request_id in running:
+        request = requests[index[request_id]]
+        most = max(
+            request.params.max_tokens, len(request.forced_ids) if request.forced_ids is not None else 0
+        )
+        got = len(answers[index[request_id]].token_ids)
+        if got > most:
+            raise EngineDied(
+                "crash", f"the engine gave request {request_id} {got} tokens of at most {most} and goes on"
+            )
 
 
 def _absorb(

@@ -29,7 +29,7 @@ OnProgress = Callable[[str, float], None]
 _POLL_S = 0.05  # longest wait for a frame; bounds how late a time-out is noticed
 _WATCH_NS = 50_000_000  # between two looks for requests that are overdue
 _PROGRESS_NS = 500_000_000
-_GRACE_S = 60.0  # for the engine to acknowledge an abort, unless timeout_s is shorter
+GRACE_S = 60.0  # for the engine to acknowledge an abort, unless timeout_s is shorter
 _STOCK = 1024  # prompts kept ready, at most
 
 
@@ -211,7 +211,7 @@ class _Load:
         if overdue:
             self._endpoint.abort(overdue)
         since = self._ledger.leaving_since()
-        grace_ns = round(min(_GRACE_S, spec.timeout_s) * 1e9)
+        grace_ns = round(min(GRACE_S, spec.timeout_s) * 1e9)
         if since is not None and now - max(since, self._heard_ns) > grace_ns:
             raise EngineDied(
                 "timeout",

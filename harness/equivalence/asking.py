@@ -31,6 +31,7 @@ class Asker:
     others: Sequence[Prompt]
     exact_lengths: bool
     alternatives: int = ALTERNATIVES
+    timeout_s: float = 600.0  # longest time without a token
     on_progress: Callable[[float], None] = lambda _: None
     _next_id: int = _FIRST_ID
 
@@ -81,6 +82,7 @@ class Asker:
             self.endpoint,
             mixed,
             concurrency=concurrency,
+            timeout_s=self.timeout_s,
             on_answer=lambda *_: self.on_progress(next(ended) / len(mixed)),
         )
         error = next((one.error for one in answers if one.error is not None), None)

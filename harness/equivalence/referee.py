@@ -84,6 +84,7 @@ class Referee:
             prompts=list(once.values()),
             others=drawn[self.prompts :],
             exact_lengths=source.exact_lengths,
+            timeout_s=arm.cell.timeout_s,
             alternatives=min(ALTERNATIVES, arm.cell.model.vocab_size),
             on_progress=lambda fraction: on_progress("equivalence", fraction),
         )

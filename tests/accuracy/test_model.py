@@ -121,7 +121,7 @@ def test_an_answer_that_nobody_asked_for_is_the_engines_death(rules):
         request_id=1, prompt_ids=np.array([5], dtype=np.int32), params=SamplingParams(max_tokens=1)
     )
     with pytest.raises(EngineDied, match="request 99, which is not running"):
-        ask(Confused(rules, lambda *_: "x"), [request], concurrency=1)
+        ask(Confused(rules, lambda *_: "x"), [request], concurrency=1, timeout_s=60)
 
 
 def test_the_engines_own_cut_is_taken(rules):
@@ -200,5 +200,5 @@ def test_an_event_of_many_tokens_counts_its_drafts(rules):
     request = Request(
         request_id=1, prompt_ids=np.array([70], dtype=np.int32), params=SamplingParams(max_tokens=9)
     )
-    (answer,) = ask(endpoint, [request], concurrency=1)
+    (answer,) = ask(endpoint, [request], concurrency=1, timeout_s=60)
     assert (answer.verifications, answer.drafted, answer.accepted, answer.first_accepted) == (1, 3, 1, 1)
