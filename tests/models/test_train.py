@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import random
+import re
 
 import pytest
 import torch
@@ -25,8 +27,10 @@ from paths.models.train.moe import balance
 from paths.models.train.optimizer import Optimizer, OptimizerOptions, orthogonalised
 from paths.models.train.parameters import computed, initial_parameters, shapes
 from paths.models.train.problems.describe import sha256
+from paths.models.train.problems.names import PEOPLE
 from paths.models.train.problems.stream import TRAIN, problem
 from paths.models.train.problems.stream import test_set as held_out_problems
+from paths.models.train.renaming import with_invented_names
 from paths.models.train.tokenizer import BOS, EOS, build_tokenizer
 from paths.models.train.trainer import Settings, Trainer
 from paths.models.weights import load_weights
@@ -344,6 +348,24 @@ def test_documents_are_tokens_of_the_prompt_text(tokenizer):
         tokens = document.tokens[1:] if document.tokens[0] == BOS else document.tokens
         assert tokens == tokenizer.encode(text).ids
         assert document.targets.count(EOS) == shots + 1 and document.targets[-1] == EOS
+
+
+def test_invented_names_replace_those_of_a_problem_and_nothing_else(tokenizer):
+    names = {person.name for person in PEOPLE}
+    for index in range(200):
+        original = problem(TRAIN, seed=3, index=index)
+        changed = with_invented_names(original, random.Random(index))
+        before, after = (re.findall(r"\w+|\W+", p.question + p.answer) for p in (original, changed))
+        assert len(before) == len(after)
+        pairs = {(a, b) for a, b in zip(before, after, strict=True) if a != b}
+        assert {a for a, _ in pairs} == names & set(before)
+        assert len({b for _, b in pairs}) == len(pairs) and not names & set(after)
+        assert (changed.value, changed.steps) == (original.value, original.steps)
+    plain, with_names = (
+        DocumentStream(tokenizer, seed=3).document(max_length=400, shots=(0, 0), invented=share)
+        for share in (0.0, 1.0)
+    )
+    assert plain.tokens != with_names.tokens
 
 
 def test_targets_of_answers_count_in_full(tokenizer):

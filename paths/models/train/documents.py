@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from paths.models.train.problems.stream import TRAIN, Problem, problem
+from paths.models.train.renaming import with_invented_names
 from paths.models.train.tokenizer import BOS, EOS, PAD
 
 SEPARATOR = "\n\n"
@@ -70,10 +71,12 @@ class DocumentStream:
         _, self._equals, _ = tokenizer.encode("1 = 2").ids
         self._digits = {token for text in "0123456789." for token in tokenizer.encode(text).ids}
 
-    def document(self, *, max_length: int, shots: tuple[int, int], drills: float = 0.0) -> Document:
+    def document(
+        self, *, max_length: int, shots: tuple[int, int], drills: float = 0.0, invented: float = 0.0
+    ) -> Document:
         """One whose number of examples lies in `shots`, shortened by examples to fit `max_length`.
 
-        drills: the share of documents that are drills.
+        drills: the share of documents that are drills. invented: the share of problems with invented names.
         """
         rng = random.Random(f"{self.seed}/{self.index}")
         if rng.random() < drills:
@@ -83,11 +86,14 @@ class DocumentStream:
         if rng.random() < BOS_SHARE:
             tokens, targets, weights = [BOS], [PAD], [0.0]
         for number in range(wanted):
-            part = self._problem(problem(TRAIN, seed=self.seed, index=self.index))
+            chosen = problem(TRAIN, seed=self.seed, index=self.index)
+            if rng.random() < invented:
+                chosen = with_invented_names(chosen, rng)
+            part = self._problem(chosen)
             if len(tokens) + len(part.tokens) + 2 > max_length:
                 if number == 0:  # a problem longer than a row: take the next one
                     self.index += 1
-                    return self.document(max_length=max_length, shots=shots, drills=drills)
+                    return self.document(max_length=max_length, shots=shots, drills=drills, invented=invented)
                 break
             self.index += 1
             if number:
@@ -99,7 +105,9 @@ class DocumentStream:
             weights += part.weights
         return Document(tokens, targets, weights)
 
-    def rows(self, *, count: int, length: int, shots: tuple[int, int], drills: float = 0.0) -> Rows:
+    def rows(
+        self, *, count: int, length: int, shots: tuple[int, int], drills: float = 0.0, invented: float = 0.0
+    ) -> Rows:
         """`count` rows, each begun by the longest waiting document and filled with the largest that fit."""
         self.waiting = [document for document in self.waiting if len(document.tokens) <= length]
         rows = []
@@ -108,7 +116,9 @@ class DocumentStream:
             free = length
             while True:
                 while len(self.waiting) < WAITING:
-                    self.waiting.append(self.document(max_length=length, shots=shots, drills=drills))
+                    self.waiting.append(
+                        self.document(max_length=length, shots=shots, drills=drills, invented=invented)
+                    )
                 fitting = [document for document in self.waiting if len(document.tokens) <= free]
                 if not fitting:
                     break

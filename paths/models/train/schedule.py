@@ -18,6 +18,7 @@ class Stage:
     length: int
     shots: tuple[int, int]
     drills: float = 0.0  # share of documents that hold equations alone
+    invented: float = 0.6  # share of problems with invented names
     mtp: bool
     indexing: Indexing
 
@@ -27,13 +28,15 @@ class Stage:
 STAGES = (
     Stage(name="dense", drills=0.5, until=0.76, rows=40, length=192, shots=(0, 1), mtp=False, indexing=OFF),
     Stage(name="mtp", drills=0.3, until=0.87, rows=40, length=192, shots=(0, 1), mtp=True, indexing=OFF),
-    Stage(name="align", drills=0.15, until=0.905, rows=10, length=704, shots=(0, 5), mtp=True, indexing=ALIGN),
+    Stage(
+        name="align", drills=0.15, until=0.905, rows=10, length=704, shots=(0, 5), mtp=True, indexing=ALIGN
+    ),
     Stage(
         name="sparse", drills=0.15, until=1.0, rows=10, length=704, shots=(0, 5), mtp=True, indexing=SPARSE
     ),
 )
 WARM_UP_STEPS = 40
-DECAY_FROM = 0.6  # linear from here to LAST_RATE at the end
+DECAY_FROM = 0.55  # linear from here to LAST_RATE at the end
 LAST_RATE = 0.03
 
 

@@ -114,7 +114,13 @@ class Trainer:
 
     def train_step(self, stage: Stage) -> dict[str, float]:
         """One update. Returns the losses."""
-        rows = self.stream.rows(count=stage.rows, length=stage.length, shots=stage.shots, drills=stage.drills)
+        rows = self.stream.rows(
+            count=stage.rows,
+            length=stage.length,
+            shots=stage.shots,
+            drills=stage.drills,
+            invented=stage.invented,
+        )
         parameters = computed(self.parameters, self.settings.dtype)
         loss, found, side = self.losses(parameters, rows, mtp=stage.mtp, indexing=stage.indexing)
         loss.backward()
