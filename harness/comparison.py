@@ -218,6 +218,7 @@ def _why_no_floor(gate: GatedRun) -> str | None:
     try:
         return floor_problem(
             floor_path(gate.out_dir, gate.info.fingerprint),
+            gate.info.fingerprint,
             gate.plan,
             today=date.today(),
             oldest_days=gate.tier.floor_days,

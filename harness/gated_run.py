@@ -83,6 +83,7 @@ class GatedRun:
                 candidate=arms["candidate"],
                 tier=self.tier,
                 floor=FLOOR_COPY if source.exists() else None,
+                fingerprint=self.info.fingerprint,
                 required=self._required(),
                 dtypes_under_test=list(self.dtypes_under_test),
                 judged_on=date.today(),

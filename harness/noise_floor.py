@@ -73,7 +73,7 @@ def keep_floor(
     dated = today
     if path.exists():
         earlier = read_versioned(path, FloorFile, FLOOR_SCHEMA_VERSION)
-        if (today - earlier.measured_on).days <= keep_days:
+        if earlier.fingerprint == fingerprint and (today - earlier.measured_on).days <= keep_days:
             kept = [one for one in earlier.entries if one.cell_id not in measured]
             dated = earlier.measured_on if kept else today
     floor = FloorFile(
@@ -113,9 +113,11 @@ def aa_losses(records: Sequence[Record]) -> tuple[dict[tuple[str, str], Sequence
     return losses, short
 
 
-def floor_problem(path: Path, plan: PairPlan, *, today: date, oldest_days: float) -> str | None:
+def floor_problem(
+    path: Path, fingerprint: str, plan: PairPlan, *, today: date, oldest_days: float
+) -> str | None:
     """Why the gate will have no noise floor; None when every cell has one. Raises RecordError."""
-    floor = read_floor(path if path.exists() else None, today=today, oldest_days=oldest_days)
+    floor = read_floor(path, today=today, oldest_days=oldest_days, fingerprint=fingerprint)
     if floor.problem:
         return floor.problem
     known = {cell for cell, _ in floor.noise}

@@ -40,6 +40,9 @@ class ComparisonFile(_Model):
     interleaved: bool = Field(default=True, description="both arms ran as pairs of launches of one run")
     tier: Tier | None = None
     floor: str | None = Field(default=None, description="file of an A/A run, like run_dir")
+    fingerprint: str | None = Field(
+        default=None, description="of machine, software and baseline: the A/A run must have the same"
+    )
     required: dict[str, str] = Field(default_factory=dict, description="planned cells: id, name")
     dtypes_under_test: list[str] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list, description="what was noticed when the numbers were read")
@@ -76,10 +79,11 @@ def write_floor(path: Path, floor: FloorFile) -> None:
     write_text_atomically(path, floor.model_dump_json(indent=2) + "\n")
 
 
-def read_floor(
-    path: Path | None, *, today: date, oldest_days: float, fingerprint: str | None = None
-) -> NoiseFloor:
-    """The noise floors of an A/A run, or why there are none. Raises RecordError if it is malformed."""
+def read_floor(path: Path | None, *, today: date, oldest_days: float, fingerprint: str | None) -> NoiseFloor:
+    """The noise floors of an A/A run, or why there are none. Raises RecordError if it is malformed.
+
+    `fingerprint`: of the comparison; one that is not known is not that of the A/A run.
+    """
     if path is None or not path.exists():
         return NO_FLOOR
     content = read_versioned(path, FloorFile, FLOOR_SCHEMA_VERSION)
@@ -87,8 +91,8 @@ def read_floor(
     problem = None
     if age > oldest_days:
         problem = f"the A/A run is {age} days old, allowed are {oldest_days:g}; measure again with cmd=aa"
-    elif fingerprint is not None and fingerprint != content.fingerprint:
-        problem = "the A/A run is of another machine or software; measure again with cmd=aa"
+    elif fingerprint != content.fingerprint:
+        problem = "the A/A run is of another machine, software or baseline; measure again with cmd=aa"
     return NoiseFloor(
         noise={(one.cell_id, one.metric): Noise(losses=tuple(one.losses)) for one in content.entries},
         problem=problem,

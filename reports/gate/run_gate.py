@@ -53,6 +53,7 @@ def judge_folder(
         (folder / plan.floor) if plan.floor else None,
         today=plan.judged_on,
         oldest_days=plan.tier.floor_days if plan.tier else 14,
+        fingerprint=plan.fingerprint,
     )
     comparison = compare(loaded.arms, tier=plan.tier, floor=floor)
     comparison = dataclasses.replace(comparison, notes=(*comparison.notes, *plan.notes, *loaded.warnings))

@@ -62,7 +62,7 @@ def test_what_is_compared_is_written_before_anything_is_measured(tmp_path):
     )
     gate.prepare(folder)
     plan = read_plan(folder.path)
-    assert plan.floor == FLOOR_COPY and (folder.path / FLOOR_COPY).is_file()
+    assert plan.fingerprint == "f" and plan.floor == FLOOR_COPY and (folder.path / FLOOR_COPY).is_file()
     assert sorted(plan.required) == sorted(gate.plan.cell_ids) and plan.tier == tier()
     assert plan.baseline.arm_ids != plan.candidate.arm_ids
     assert all("scripted" not in name for name in plan.required.values())

@@ -100,3 +100,11 @@ def test_a_new_run_replaces_its_cells_and_keeps_the_others_while_they_last(tmp_p
     assert [entry.cell_id for entry in later.entries] == ["c1"]
     assert later.measured_on == TODAY + timedelta(days=5)
     assert FloorFile.model_validate_json(path.read_text()) == later
+
+
+def test_an_earlier_run_of_another_machine_is_not_kept(tmp_path):
+    path = tmp_path / "aa.json"
+    keep(path, aa_run("c1", PAIRS))
+    path.write_text(path.read_text().replace('"fingerprint": "f"', '"fingerprint": "g"'))
+    floor, _ = keep(path, aa_run("c2", PAIRS))
+    assert {one.cell_id for one in floor.entries} == {"c2"}

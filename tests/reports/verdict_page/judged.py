@@ -125,6 +125,7 @@ def compared_folder(
             candidate=ArmSource(run_dir=".", arm_ids=["dsa_mrv2"]),
             tier=tier,
             floor="aa.json",
+            fingerprint="f",
             judged_on=TODAY,
         ),
     )
