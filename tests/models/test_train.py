@@ -7,6 +7,7 @@ import json
 import math
 import random
 import re
+from decimal import Decimal
 
 import pytest
 import torch
@@ -15,11 +16,12 @@ from tokenizers import Tokenizer
 from paths.api import ModelSource, UserError
 from paths.generic_mrv1.model import GenericModel
 from paths.models.config import ModelConfig, read_hf_config
-from paths.models.train import schedule
+from paths.models.train import documents, schedule
 from paths.models.train.attention import alignment_loss, first_positions, selection
 from paths.models.train.card import WAYS, write_card
 from paths.models.train.decoder import first_draft_acceptance, greedy
-from paths.models.train.documents import RESULT_WEIGHT, Document, DocumentStream, pack, prompt_text
+from paths.models.train.documents import EQUATION, RESULT_WEIGHT, Document, DocumentStream, pack, prompt_text
+from paths.models.train.equations import equation
 from paths.models.train.evaluate import evaluate, result
 from paths.models.train.export import load_model, save_model
 from paths.models.train.model import ALIGN, OFF, SELECT, SPARSE, Side, TrainedModel
@@ -27,6 +29,7 @@ from paths.models.train.moe import balance
 from paths.models.train.optimizer import Optimizer, OptimizerOptions, orthogonalised
 from paths.models.train.parameters import computed, initial_parameters, shapes
 from paths.models.train.problems.describe import sha256
+from paths.models.train.problems.draft import LARGEST, OPERATIONS
 from paths.models.train.problems.names import PEOPLE
 from paths.models.train.problems.stream import TRAIN, problem
 from paths.models.train.problems.stream import test_set as held_out_problems
@@ -390,7 +393,8 @@ def test_rows_are_filled_and_positions_restart(tokenizer):
         assert rows.weights[row][rows.document[row] == 0].sum() == 0
 
 
-def test_a_drill_is_equations_whose_results_count(tokenizer):
+def test_a_drill_is_equations_whose_results_count(tokenizer, monkeypatch):
+    monkeypatch.setattr(documents, "HARD_SHARE", 0.0)
     stream = DocumentStream(tokenizer, seed=1)
     document = stream.document(max_length=400, shots=(0, 0), drills=1.0)
     text = tokenizer.decode(document.tokens)
@@ -405,6 +409,21 @@ def test_a_drill_is_equations_whose_results_count(tokenizer):
     assert tokenizer.decode(counted).replace(" ", "") == results.replace(" ", "")
     assert document.targets[:-1] == document.tokens[1:]
     assert len(stream.document(max_length=20, shots=(0, 0), drills=1.0).tokens) == 20
+
+
+def test_hard_equations_are_right_and_written_like_those_of_answers(tokenizer, monkeypatch):
+    rng = random.Random(0)
+    for _ in range(500):
+        text = equation(rng)
+        assert EQUATION.fullmatch(text), text
+        left, operator, right, _, result = text.split()
+        assert OPERATIONS[operator](Decimal(left), Decimal(right)) == Decimal(result)
+        assert 0 < Decimal(result) <= LARGEST
+    monkeypatch.setattr(documents, "HARD_SHARE", 1.0)
+    stream = DocumentStream(tokenizer, seed=1)
+    lines = tokenizer.decode(stream.document(max_length=400, shots=(0, 0), drills=1.0).tokens).splitlines()
+    answers = "".join(problem(TRAIN, seed=1, index=i).answer for i in range(stream.index))
+    assert not all(line.strip(" .") in answers for line in lines)
 
 
 def test_results_of_an_answer_count_more(tokenizer):

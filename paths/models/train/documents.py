@@ -16,6 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from paths.models.train.equations import equation
 from paths.models.train.problems.stream import TRAIN, Problem, problem
 from paths.models.train.renaming import with_invented_names
 from paths.models.train.tokenizer import BOS, EOS, PAD
@@ -25,6 +26,7 @@ BOS_SHARE = 0.2  # prompts come with and without it
 WAITING = 48  # documents to choose from when a row is filled
 RESULT_WEIGHT = 3.0  # of the digits behind "=": what a small model finds hardest
 DRILL_PROBLEMS = 4  # whose equations make one drill
+HARD_SHARE = 0.5  # of a drill's equations: drawn harder than those of problems
 EQUATION = re.compile(r"[\d.]+ [-+*/] [\d.]+ = \d+(?:\.\d+)?")
 
 
@@ -138,13 +140,14 @@ class DocumentStream:
 
     def _drill(self, max_length: int) -> Document:
         """One equation a line; only results count, and that they end."""
-        tokens: list[int] = []
+        rng = random.Random(f"drill {self.seed}/{self.index}")
+        shown: list[str] = []
         for _ in range(DRILL_PROBLEMS):
             chosen = problem(TRAIN, seed=self.seed, index=self.index)
             self.index += 1
-            for equation in EQUATION.findall(chosen.answer):
-                tokens += self.tokenizer.encode(f" {equation}.\n").ids
-        tokens = tokens[:max_length]
+            found = EQUATION.findall(chosen.answer)
+            shown += [equation(rng) for _ in found] if rng.random() < HARD_SHARE else found
+        tokens = [token for line in shown for token in self.tokenizer.encode(f" {line}.\n").ids][:max_length]
         results = self._results(tokens)
         counted = [float(now or before) for before, now in zip([False, *results], results, strict=False)]
         return Document(tokens, [*tokens[1:], PAD], [*counted[1:], 0.0])
