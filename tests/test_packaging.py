@@ -110,7 +110,7 @@ def test_wheel_has_what_a_run_needs_and_no_more(wheel, source):
         *source.glob("conf/**/*.yaml"),
         *source.glob("paths/**/*.cpp"),
         *source.glob("paths/**/*.h"),
-        *source.glob("paths/models/checkpoints/**/tokenizer.json"),
+        *source.glob("paths/models/checkpoints/*/*"),
         *source.glob("reports/templates/*"),
         *(file for top in ("harness", "paths", "reports") for file in source.glob(f"{top}/**/*.py")),
     ]

@@ -1,6 +1,6 @@
-"""Writes the tokenizer of the tiny models: every byte is a token, so any UTF-8 text round-trips.
+"""Writes the tokenizer of tiny_glm: every byte is a token, so any UTF-8 text round-trips.
 
-    python -m paths.models.byte_tokenizer paths/models/checkpoints/tiny_v32/tokenizer.json
+    python -m paths.models.byte_tokenizer paths/models/checkpoints/tiny_glm/tokenizer.json
 
 Ids: <bos> 0, <eos> 1, <pad> 2, then the bytes 0 to 255 as 3 to 258. There are no merges.
 """

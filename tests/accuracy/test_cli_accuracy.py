@@ -49,7 +49,7 @@ LOCAL = ("accuracy=gsm8k", "gsm8k.test_file=test.jsonl", "gsm8k.train_file=train
         ([LOCAL[0], "gsm8k.test_file=broken.jsonl", LOCAL[2]], "line 2", '"question" and "answer"'),
         ([LOCAL[0], "gsm8k.test_file=numberless.jsonl", LOCAL[2]], "'four'", "#### NUMBER"),
         ([LOCAL[0], "gsm8k.test_file=empty.jsonl", LOCAL[2]], "no problems", "at least one line"),
-        (["accuracy=arith_gsm", "limit=2", "engine.max_model_len=1000"], "together", "lower shots"),
+        (["accuracy=arith_gsm", "limit=2", "engine.max_model_len=500"], "together", "lower shots"),
         (["accuracy=arith_gsm", "limit=2", "engine.kv_pages=8"], "kv_pages=8", "raise engine.kv_pages"),
     ],
 )  # fmt: skip

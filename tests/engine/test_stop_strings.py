@@ -11,7 +11,7 @@ from paths.api import FinishReason
 from paths.tokenizer import IncrementalDetokenizer, load_tokenizer
 from tests.engine.mock import RUNNERS, finish_of, make_engine, request, run_until_idle, tokens_of
 
-TOKENIZER = Path(paths.models.__path__[0]) / "checkpoints" / "tiny_v32" / "tokenizer.json"
+TOKENIZER = Path(paths.models.__path__[0]) / "checkpoints" / "tiny_glm" / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")
