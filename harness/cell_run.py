@@ -112,8 +112,8 @@ class CellRunner:
             on_progress=self.progress.load_says(cell),
             on_score=lambda score: self.progress.scored(cell, score),
         )
-        if scored.failed and not scored.interrupted:
-            self.results.codes.append(ExitCode.INFRASTRUCTURE)
+        if scored.fault is not None and not scored.interrupted:
+            self._blame(serving, cell, "its answers were not scored", scored.fault)
         return dataclasses.replace(
             end,
             outcome=with_scores(end.outcome, scored),
@@ -133,6 +133,9 @@ class CellRunner:
         except KeyboardInterrupt:
             return dataclasses.replace(end, interrupted=True)
         if judged.equivalence.reason is not None:
-            self.results.codes.append(ExitCode.INFRASTRUCTURE)
+            self._blame(serving, cell, "its answers were not compared", judged.equivalence.reason)
         outcome = dataclasses.replace(end.outcome, equivalence=judged.equivalence)
         return dataclasses.replace(end, outcome=outcome, alive=judged.died is None)
+
+    def _blame(self, serving: Serving, cell: Cell, what: str, why: str) -> None:
+        self.results.blame(ExitCode.INFRASTRUCTURE, f"{serving.launch_id}, {cell.label}: {what}: {why}")

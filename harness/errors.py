@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -32,6 +33,14 @@ PRECEDENCE = (
     ExitCode.INCONCLUSIVE,
     ExitCode.OK,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why a run asks for an exit code, in words that name the launch, the cell and the check."""
+
+    code: ExitCode
+    why: str
 
 
 def most_severe(codes: Iterable[ExitCode]) -> ExitCode:

@@ -12,7 +12,7 @@ from harness.baseline_code import BaselineCode
 from harness.comparison_info import ArmInfo, ComparisonInfo
 from harness.console import err
 from harness.environment import current_revision
-from harness.errors import ExitCode, most_severe, one_line
+from harness.errors import Cause, ExitCode, most_severe, one_line
 from harness.looks import NextPairs, next_look
 from harness.noise_floor import floor_path, keep_floor
 from harness.pairs import PairPlan
@@ -127,25 +127,25 @@ class GatedRun:
         """Whether a launch in this state counts only through the verdict: its pair is measured again."""
         return state is CellState.INVALID and (self.tier is not None or self.is_aa)
 
-    def finish(self, folder: RunFolder, records: Sequence[Record], codes: Sequence[ExitCode]) -> Closing:
+    def finish(self, folder: RunFolder, records: Sequence[Record], causes: Sequence[Cause]) -> Closing:
         """Writes the artifacts; nothing is said before they are there. Raises OSError, RecordError."""
         if self.is_aa:
-            return Closing(code=self._finish_aa(records, codes), say=lambda: None)
+            return Closing(code=self._finish_aa(records, [cause.code for cause in causes]), say=lambda: None)
         from harness.verdict_table import print_verdict
         from reports.gate.run_gate import judge_folder, write_judgement
 
-        judgement = judge_folder(folder.path, run_codes=[*codes, *self._code_changed()])
+        judgement = judge_folder(folder.path, causes=[*causes, *self._code_changed()])
         tell_step_summary(write_judgement(folder.path, judgement))
         return Closing(code=judgement.outcome.exit_code, say=lambda: print_verdict(judgement, folder.path))
 
-    def _code_changed(self) -> list[ExitCode]:
+    def _code_changed(self) -> list[Cause]:
         """Each launch reads the code anew: if that changed meanwhile, what was compared has no name."""
         before, now = self.info.candidate.revision, current_revision()
         if before == now:
             return []
-        said = f"harness: the code changed during the run: it was {before}, is {now}; the run is not valid"
-        err.print(said, markup=False, soft_wrap=True)
-        return [ExitCode.INVALID]
+        why = f"the code changed during the run: it was {before}, is {now}"
+        err.print(f"harness: {why}; the run is not valid", markup=False, soft_wrap=True)
+        return [Cause(code=ExitCode.INVALID, why=why)]
 
     def _finish_aa(self, records: Sequence[Record], codes: Sequence[ExitCode]) -> ExitCode:
         path = floor_path(self.out_dir, self.info.fingerprint)

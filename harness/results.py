@@ -9,7 +9,7 @@ from harness.accuracy.questions import QuestionsWriter
 from harness.cell import Cell
 from harness.console import err
 from harness.environment import blocked_variables, fingerprint, harness_version
-from harness.errors import ExitCode, most_severe, one_line
+from harness.errors import Cause, ExitCode, most_severe, one_line
 from harness.experiment import Experiment
 from harness.gated_run import GatedRun
 from harness.launch import Ready
@@ -69,7 +69,7 @@ class Results:
     ) -> None:
         self.folder = folder
         self.records = list(kept)
-        self.codes = [EXIT_OF_STATE[record.state] for record in kept if not excuses(record.state)]
+        self.causes = [_cause(record) for record in kept if not excuses(record.state)]
         self.questions = QuestionsWriter(folder.path)
         self.next_request_id = 0
         self.user_error: str | None = None  # the first that an engine found at its start
@@ -81,7 +81,11 @@ class Results:
 
     @property
     def exit_code(self) -> ExitCode:
-        return most_severe(self.codes)
+        return most_severe(cause.code for cause in self.causes)
+
+    def blame(self, code: ExitCode, why: str) -> None:
+        """The run ends with `code`, or with what is worse."""
+        self.causes.append(Cause(code=code, why=one_line(why)))
 
     def missing(self, launch: Launch) -> list[Cell]:
         """Cells of a launch that have no record."""
@@ -117,7 +121,7 @@ class Results:
             self.folder.append(record)
             self.records.append(record)
             if code is not None or not self._excuses(outcome.state):
-                self.codes.append(EXIT_OF_STATE[outcome.state] if code is None else code)
+                self.causes.append(_cause(record, code))
             self._progress.cell_done(record)
 
     def save_missing(self, outcome: Outcome, launch: Launch) -> None:
@@ -142,7 +146,7 @@ class Results:
 
     def lose(self, error: Exception) -> None:
         """Something of the results could not be written: one line, and an exit code that says so."""
-        self.codes.append(ExitCode.INFRASTRUCTURE)
+        self.blame(ExitCode.INFRASTRUCTURE, str(error))
         err.print(f"harness: {one_line(error)}", markup=False, soft_wrap=True)
 
     def expect(self, launches: Sequence[Launch]) -> None:
@@ -168,3 +172,12 @@ class Results:
         """The parts of each table into one file. Raises OSError."""
         self._requests.finish()
         self.questions.finish()
+
+
+def _cause(record: Record, code: ExitCode | None = None) -> Cause:
+    """What a record asks for; `code`: another than that of its state."""
+    why = f"{record.launch_id}, {record.label}: {record.state}"
+    return Cause(
+        code=EXIT_OF_STATE[record.state] if code is None else code,
+        why=one_line(f"{why}: {record.reason}" if record.reason else why),
+    )

@@ -240,11 +240,11 @@ class _Run:
                 log=self._folder.relative(log),
             )
         else:  # its row is written; what failed came after it
-            self._results.codes.append(ExitCode.INFRASTRUCTURE)
+            self._results.blame(ExitCode.INFRASTRUCTURE, f"{attempt.launch_id}, {cell.label}: {reason}")
 
     def _skip_rest(self, reason: str, code: ExitCode) -> None:
         """A row for every cell that has none."""
-        self._results.codes.append(code)
+        self._results.blame(code, reason)
         outcome = Outcome(state=CellState.SKIPPED, reason=f"{reason} before this cell was measured")
         try:
             for launch in self._launches:
@@ -256,7 +256,7 @@ class _Run:
         """Requests, run.json, report, table."""
         results = self._results
         self._folder.remove_cache()
-        if results.user_error is not None and set(results.codes) == {ExitCode.USAGE}:
+        if results.user_error is not None and {cause.code for cause in results.causes} == {ExitCode.USAGE}:
             if self._resumed is None:
                 self._folder.discard()
             raise UserError(results.user_error)
@@ -282,10 +282,10 @@ class _Run:
             return None
         results = self._results
         try:
-            closing = self._gate.finish(self._folder, results.records, results.codes)
+            closing = self._gate.finish(self._folder, results.records, results.causes)
         except RecordError as error:
             results.lose(error)
             return None
-        results.codes.append(closing.code)
+        results.blame(closing.code, "the verdict of the comparison")
         results.write_end()
         return closing

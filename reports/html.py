@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.headlines import notes
+from harness.recording import EXIT_OF_STATE
 from harness.records import METRIC_DEF_VERSION, Record, RecordError, write_text_atomically
 from reports import tables
 from reports.accuracy_section import accuracy_section
@@ -106,6 +107,7 @@ def page_context(data: RunData) -> dict[str, Any]:
         "run": data.run,
         "sentence": summary_sentence(data),
         "exit_words": tables.EXIT_WORDS.get(data.run.exit_code) if data.run.exit_code is not None else None,
+        "exit_cause": exit_cause(data),
         "columns": headers,
         "rows": rows,
         "problems": tables.problems(rows),
@@ -153,6 +155,17 @@ def summary_sentence(data: RunData) -> str:
     else:
         end = f"Started {run.started_at}, took {took}." if took else f"Started {run.started_at}."
     return f"{what} {end}"
+
+
+def exit_cause(data: RunData) -> str | None:
+    """The first cell that asks for the run's exit code, with what it failed; None where no cell does."""
+    code = data.run.exit_code
+    asking = [record for record in data.records if EXIT_OF_STATE[record.state] == code]
+    if not code or not asking:
+        return None
+    first = asking[0]
+    more = f", and {len(asking) - 1} more" if len(asking) > 1 else ""
+    return f"{first.launch_id}, {first.label}: {first.state}: {first.reason}{more}"
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:

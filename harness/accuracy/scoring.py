@@ -49,9 +49,9 @@ class Scored:
     interrupted: bool = False
 
     @property
-    def failed(self) -> bool:
-        """Something other than the model kept a score from being."""
-        return self.failure is not None or any(score.reason is not None for score in self.scores)
+    def fault(self) -> str | None:
+        """What other than the model kept a score from being; None when there are all."""
+        return self.failure or next((one.reason for one in self.scores if one.reason is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True)

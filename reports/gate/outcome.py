@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.errors import ExitCode, most_severe
+from harness.errors import Cause, ExitCode, most_severe
 from reports.compare.finding import Comparison, Finding
 from reports.compare.words import RUN_VERDICT_OF_EXIT, RunVerdict, Verdict
 
@@ -22,17 +22,16 @@ class Outcome:
     reason: str
 
 
-def judge(
-    comparison: Comparison, *, others: Sequence[Finding] = (), run_codes: Iterable[ExitCode] = ()
-) -> Outcome:
-    """The outcome of a comparison with its `others` (accuracy, equivalence) and what its runs ended with.
+def judge(comparison: Comparison, *, others: Sequence[Finding] = (), causes: Iterable[Cause] = ()) -> Outcome:
+    """The outcome of a comparison with its `others` (accuracy, equivalence) and what its runs themselves say.
 
     A gate that passed nothing never ends with 0: without any finding it is incomplete, with nothing but NEW
     cells inconclusive. Without a tier nothing is gated, and only the runs' own codes count.
     """
     findings = [*comparison.findings, *others]
     gated = [one for one in findings if one.gated]
-    codes = [*run_codes, *(one.exit_code for one in gated)]
+    own = list(causes)
+    codes = [*(cause.code for cause in own), *(one.exit_code for one in gated)]
     examined = [
         one for one in gated if one.verdict not in (Verdict.NEW, Verdict.MISSING, Verdict.NOT_COMPARABLE)
     ]
@@ -42,7 +41,7 @@ def judge(
             exit_code=worst,
             verdict=RUN_VERDICT_OF_EXIT[worst],
             examined=len(examined),
-            reason=_why(gated, worst),
+            reason=_why(gated, own, worst),
         )
     if comparison.tier is None and not gated:
         return Outcome(
@@ -71,11 +70,12 @@ def _empty(code: ExitCode, reason: str) -> Outcome:
     return Outcome(exit_code=code, verdict=RUN_VERDICT_OF_EXIT[code], examined=0, reason=reason)
 
 
-def _why(gated: Sequence[Finding], worst: ExitCode) -> str:
-    """How many findings asked for the exit code, and the first of them."""
+def _why(gated: Sequence[Finding], own: Sequence[Cause], worst: ExitCode) -> str:
+    """How many findings asked for the exit code, and the first of them; else what the run itself says."""
     causes = [one for one in gated if one.exit_code is worst]
     if not causes:
-        return "a run ended with this code"
+        said = list(dict.fromkeys(cause.why for cause in own if cause.code is worst))
+        return said[0] if len(said) == 1 else f"{len(said)} causes, the first: {said[0]}"
     first = causes[0]
     what = first.cell if first.rule is None else f"{first.cell}, {first.rule.name}"
     why = f": {first.reason}" if first.reason else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import ExitCode
+from harness.errors import Cause
 from harness.records import write_text_atomically
 from harness.tier import Tier
 from reports.compare.compare import compare
@@ -39,7 +39,7 @@ def judge_folder(
     *,
     tier: Tier | None = None,
     others: Sequence[Finding] = (),
-    run_codes: Iterable[ExitCode] = (),
+    causes: Iterable[Cause] = (),
 ) -> Judgement:
     """Judges the records that comparison.json names. Writes nothing. Raises RecordError.
 
@@ -59,7 +59,7 @@ def judge_folder(
     comparison = dataclasses.replace(comparison, notes=(*comparison.notes, *plan.notes, *loaded.warnings))
     if loaded.arms.refusal is None:
         others = [*others, *judge_answers(*loaded.records, loaded.folders, tier=plan.tier)]
-    outcome = judge(comparison, others=others, run_codes=run_codes)
+    outcome = judge(comparison, others=others, causes=causes)
     verdict = build_verdict(
         comparison,
         outcome,

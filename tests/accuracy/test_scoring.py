@@ -66,7 +66,7 @@ def test_right_answers_score_1_and_every_question_has_its_row(tmp_path):
             assert (proportion.value, proportion.n) == (1.0, 4)
         assert score.dsa_active_token_frac == pytest.approx(0.25, abs=0.05)
         assert score.drafts.al.n == 4 and 0 <= score.drafts.c_0.value <= 1
-    assert scoring.told == scoring.scored.scores and not scoring.scored.failed
+    assert scoring.told == scoring.scored.scores and scoring.scored.fault is None
     assert scoring.endpoint.peak == 2
     assert scoring.progress[-1][1] == 1.0
     assert [row["doc_id"] for row in scoring.by_id()] == [0, 1, 2, 3]
@@ -106,7 +106,7 @@ def test_each_way_to_be_not_right_has_its_own_outcome(tmp_path):
         "correct", "truncated", "truncated", "unparsable", "empty", "wrong", "correct", "error",
     ]  # fmt: skip
     assert score.reason == "no verdict: 1 of 8 requests failed; the first said: out of pages"
-    assert score.acc_numeric is None and scoring.scored.failed
+    assert score.acc_numeric is None and scoring.scored.fault is not None
     assert (score.truncated, score.unparsable, score.empty, score.errors) == (2, 2, 1, 1)
     assert (score.run_on, score.several_markers) == (1, 1)
     first, cut, *_, wrong, several, failed = scoring.by_id()
@@ -150,7 +150,7 @@ def test_a_dead_engine_is_no_wrong_answer(tmp_path):
 
     scoring = Scoring(tmp_path, lambda question, _: ANSWERS[question], before_poll=die)
     full, first = scoring.scored.scores
-    assert scoring.scored.died.kind == "oom" and scoring.scored.failed
+    assert scoring.scored.died.kind == "oom" and scoring.scored.fault is not None
     assert full.answered >= 1 and full.acc_numeric.value == 1.0 and not full.complete
     assert first.acc_numeric is None and "out of memory" in first.reason
     assert psutil.Process().children() == []

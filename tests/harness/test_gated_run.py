@@ -9,7 +9,7 @@ import pytest
 from harness import gated_run
 from harness.baseline_code import BaselineCode
 from harness.comparison_info import ArmInfo, ComparisonInfo
-from harness.errors import ExitCode
+from harness.errors import Cause, ExitCode
 from harness.gated_run import FLOOR_COPY, GatedRun
 from harness.noise_floor import floor_path
 from harness.records import CellState
@@ -105,7 +105,10 @@ def test_a_run_without_any_record_is_incomplete(tmp_path, monkeypatch):
     (folder.path / "run.json").write_text(run_json())
     monkeypatch.setattr(gated_run, "current_revision", lambda: "r1")
     assert gate.finish(folder, [], []).code is ExitCode.INCOMPLETE
-    assert gate.finish(folder, [], [ExitCode.INTERRUPTED]).code is ExitCode.INTERRUPTED
+    assert (
+        gate.finish(folder, [], [Cause(code=ExitCode.INTERRUPTED, why="interrupted")]).code
+        is ExitCode.INTERRUPTED
+    )
     assert all((folder.path / name).is_file() for name in ("verdict.json", "junit.xml", "summary.md"))
 
 

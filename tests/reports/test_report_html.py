@@ -43,7 +43,9 @@ def test_headline_says_what_ran(page, record, failed):
     lead = root.all("p")[0].text
     assert "dsa_mrv2, generic_mrv1 on tiny_v32: 2 of 3 cells have numbers (2 OK, 1 FAILED)" in lead
     assert "took 3 min 24 s" in lead
-    assert "exit code 5 (infrastructure" in root.all("header")[0].text
+    said, third = root.all("header")[0].text, failed(2)
+    assert "exit code 5 (infrastructure" in said
+    assert f": {third.launch_id}, {third.label}: FAILED: {third.reason})" in said
     assert root.all("header")[0].all("pre")[0].text == "harness x=1"
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from harness.errors import PRECEDENCE, ExitCode
+from harness.errors import PRECEDENCE, Cause, ExitCode
 from reports.compare.finding import Comparison, Finding
 from reports.compare.words import RunVerdict, Verdict
 from reports.gate.outcome import judge
@@ -66,9 +66,13 @@ def test_precedence(one, other):
 
 @pytest.mark.parametrize("code", list(ExitCode))
 def test_what_a_run_ended_with_counts(code):
-    said = outcome(finding("PASS"), run_codes=[code])
-    assert said.exit_code is code and said.reason
-    assert outcome(finding("INVALID"), run_codes=[code]).exit_code in (code, ExitCode.INVALID)
+    cause = Cause(code=code, why="L003, c1: the check that failed")
+    said = outcome(finding("PASS"), causes=[cause])
+    assert said.exit_code is code
+    assert code is ExitCode.OK or said.reason == cause.why
+    assert outcome(
+        finding("INVALID"), causes=[Cause(code=code, why="L003, c1: the check that failed")]
+    ).exit_code in (code, ExitCode.INVALID)
 
 
 def test_a_gate_that_examined_nothing_is_never_0():
@@ -81,7 +85,8 @@ def test_a_gate_that_examined_nothing_is_never_0():
 def test_without_a_tier_nothing_is_gated():
     said = outcome(finding("FAIL", gated=False), tier=None)
     assert (said.exit_code, said.verdict) == (0, RunVerdict.NOT_GATED)
-    assert outcome(tier=None, run_codes=[ExitCode.INFRASTRUCTURE]).exit_code is ExitCode.INFRASTRUCTURE
+    crash = Cause(code=ExitCode.INFRASTRUCTURE, why="an engine died")
+    assert outcome(tier=None, causes=[crash]).exit_code is ExitCode.INFRASTRUCTURE
 
 
 def test_smoke_says_that_speed_was_not_judged():
@@ -98,3 +103,10 @@ def test_accuracy_alone_can_pass_and_fail():
 def test_the_reason_counts_and_names_the_first():
     said = outcome(finding("PASS"), finding("FAIL"), finding("FAIL"))
     assert said.reason == "2 of 3 verdicts, the first: c1 FAIL" and said.examined == 3
+
+
+def test_the_causes_of_a_run_are_counted_and_the_first_is_named():
+    died = [Cause(code=ExitCode.INFRASTRUCTURE, why=f"L00{i}, c1: check {i}") for i in (2, 5, 2)]
+    said = outcome(finding("PASS"), causes=[Cause(code=ExitCode.INCOMPLETE, why="skipped"), *died])
+    assert said.reason == "2 causes, the first: L002, c1: check 2"
+    assert outcome(finding("MISSING", infrastructure=True), causes=died).reason.startswith("1 of 1 verdicts")

@@ -310,15 +310,18 @@ def test_without_a_table_of_requests_nothing_is_drawn(tmp_path):
 
 def test_a_rebuilt_page_keeps_the_verdict_of_the_run(tmp_path):
     """An engine that died after its numbers were written is in verdict.json alone."""
-    from harness.errors import ExitCode
+    from harness.errors import Cause, ExitCode
     from reports.gate.run_gate import write_judgement
 
     folder = compared_folder(tmp_path / "run-1", loads=(1,))
-    write_judgement(folder, judge_folder(folder, run_codes=[ExitCode.INFRASTRUCTURE]))
+    write_judgement(
+        folder, judge_folder(folder, causes=[Cause(code=ExitCode.INFRASTRUCTURE, why="L003: died")])
+    )
     assert judge_folder(folder).verdict.exit_code == 0
     assert stored_judgement(folder).verdict.exit_code == 5
     path = write_comparison(folder, stored_judgement(folder))
     assert parse_page(path.read_text().strip()[15:]).all("h1")[0].text == "✗ ERROR"
+    assert "An engine or the harness failed: L003: died." in path.read_text()
     # a file that was judged on other numbers does not count
     text = (folder / "verdict.json").read_text().replace('"verdict": "PASS"', '"verdict": "FAIL"')
     (folder / "verdict.json").write_text(text)
