@@ -12,7 +12,7 @@ from tests.shipped import FOLDER
 
 
 def spread_gains(folder: Path) -> None:
-    """Write the shipped model, with channels of the states of both heads halved or doubled, into `folder`.
+    """Write the shipped model into `folder`, channels of both heads' states a quarter or fourfold.
 
     A norm applied twice applies its gain twice, and nothing else; the gains of a small model are all near 1.
     Powers of two leave every logit of the main model as it was, to the bit. For the MTP layer the norm of its
@@ -21,7 +21,7 @@ def spread_gains(folder: Path) -> None:
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("README.md"))
     tensors = load_file(folder / "model.safetensors")
     size = len(tensors["model.norm.weight"])
-    scale = torch.where(torch.rand(size, generator=torch.Generator().manual_seed(0)) < 0.5, 0.5, 2.0)
+    scale = torch.where(torch.rand(size, generator=torch.Generator().manual_seed(0)) < 0.5, 0.25, 4.0)
     mtp = "model.layers.4"
     for name in ("model.norm.weight", f"{mtp}.shared_head.norm.weight"):
         tensors[name] = (tensors[name] * scale).to(tensors[name].dtype)
