@@ -17,7 +17,7 @@ LOAD = ("concurrency=4", "num_prompts=4", "osl=48", "equivalence=true")
 @needs_weights
 @pytest.mark.timeout(900)
 def test_a_kv_scale_off_by_two_is_another_distribution(tmp_path):
-    asked = (*LOAD, "kv_dtype=fp8", *write_prompts(tmp_path / "prompts.jsonl", 24, shots=2))
+    asked = (*LOAD, "kv_dtype=fp8", *write_prompts(tmp_path / "prompts.jsonl", 200, shots=2))
     gates = against("dsa_mrv2", "kv_scale", *asked, cwd=tmp_path / "faulty")
     assert verdicts(gates, "mean_kl") == verdicts(gates, "clear_agreement") == {"FAIL"}
     gates = against("dsa_mrv2", "dsa_mrv2_eager", *asked, cwd=tmp_path / "healthy")
@@ -30,7 +30,7 @@ def test_a_kv_scale_off_by_two_is_another_distribution(tmp_path):
 def test_keys_of_rejected_drafts_that_stay_are_other_answers_than_without_drafts(tmp_path):
     """One path against itself: only drafts differ, and every greedy answer must be the same."""
     asked = (*LOAD, "mtp=3", "baseline_set={mtp: 0}", "dtype=float32")
-    asked = (*asked, *write_prompts(tmp_path / "prompts.jsonl", 24, shots=2))
+    asked = (*asked, *write_prompts(tmp_path / "prompts.jsonl", 200, shots=2))
     gates = against("stale_rows", "stale_rows", *asked, cwd=tmp_path / "faulty")
     assert verdicts(gates, "identical_answers") == {"FAIL"}
     gates = against("dsa_mrv2", "dsa_mrv2", *asked, cwd=tmp_path / "healthy")
