@@ -1,4 +1,4 @@
-"""report.html: one self-contained page about a run. No script, no network, readable in print and on a phone.
+"""report.html: one self-contained page about a run. No network; complete without its script and in print.
 
 write_report(Path("results/20260101-120000-ab12"))
 """
@@ -23,7 +23,7 @@ from reports.load import RunData, flatten, load_run
 from reports.machine import machine_sentence
 from reports.plots import draw_panels
 from reports.speculation_section import speculation_section
-from reports.templating import templates
+from reports.templating import script_hash, templates
 from reports.verdict_page.page import write_comparison
 from reports.verdict_page.stored import stored_judgement
 
@@ -58,7 +58,7 @@ def write_report(run_dir: Path) -> Path:
 
 def render(data: RunData) -> str:
     """The page as text. Everything that comes from a record is escaped, in one pass."""
-    return templates().get_template("report.html").render(page_context(data))
+    return templates().get_template("report.html").render(page_context(data), script_hash=script_hash())
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ def page_context(data: RunData) -> dict[str, Any]:
         "sentence": summary_sentence(data),
         "exit_words": tables.EXIT_WORDS.get(data.run.exit_code) if data.run.exit_code is not None else None,
         "exit_cause": exit_cause(data),
+        "state_counts": tables.state_counts(records),
         "columns": headers,
         "rows": rows,
         "problems": tables.problems(rows),

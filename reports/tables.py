@@ -139,6 +139,7 @@ class Figure:
 
     text: str
     note: str
+    sort: str = ""  # the number in full, for sorting; empty when missing
 
     @property
     def missing(self) -> bool:
@@ -153,7 +154,9 @@ def figure(metric: Metric | None, *, unit_in_header: str | None = None) -> Figur
     if metric.value is None:
         return Figure(DASH, f"{metric.reason} (n = {metric.n:,}{excluded})")
     unit = "" if metric.unit in ("", unit_in_header) else f" {metric.unit}"
-    return Figure(number(metric.value) + unit, f"{interval(metric)}n = {metric.n:,}{excluded}")
+    return Figure(
+        number(metric.value) + unit, f"{interval(metric)}n = {metric.n:,}{excluded}", repr(metric.value)
+    )
 
 
 def interval(metric: Metric) -> str:
@@ -310,7 +313,12 @@ def compare_settings(record: Record) -> list[Setting]:
     return rows
 
 
+def state_counts(records: Sequence[Record]) -> list[tuple[str, str, int]]:
+    """Every state that occurs, its symbol and how many cells have it."""
+    counts = {state: sum(record.state is state for record in records) for state in CellState}
+    return [(state.value, STATE_SYMBOLS[state], count) for state, count in counts.items() if count]
+
+
 def tally(records: Sequence[Record]) -> str:
     """How many cells ended in which state, in words: "3 OK, 1 FAILED"."""
-    counts = {state: sum(record.state is state for record in records) for state in CellState}
-    return ", ".join(f"{count:,} {state.value}" for state, count in counts.items() if count)
+    return ", ".join(f"{count:,} {state}" for state, _, count in state_counts(records))

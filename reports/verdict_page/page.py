@@ -5,8 +5,6 @@ write_comparison(folder, judge_folder(folder))
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from reports.compare.finding import Comparison
 from reports.gate.banner import banner
 from reports.gate.run_gate import Judgement
 from reports.machine import machine_sentence
-from reports.templating import templates
+from reports.templating import script_hash, templates
 from reports.verdict_page.cells import cell_pages
 from reports.verdict_page.correctness import correctness
 from reports.verdict_page.curves import draw_curves
@@ -32,8 +30,6 @@ from reports.verdict_page.sketch import HEIGHT, WIDTH
 from reports.verdict_page.switch_cost import switch_cost
 from reports.verdict_page.words import RUN_SYMBOL
 
-SCRIPT = "tables.js"
-
 
 def write_comparison(folder: Path, judgement: Judgement) -> Path:
     """Render `folder`/report.html and return its path. Raises RecordError."""
@@ -44,8 +40,8 @@ def write_comparison(folder: Path, judgement: Judgement) -> Path:
 
 def render_comparison(data: Compared) -> str:
     """The page as text. Everything that comes from a record is escaped, in one pass."""
-    policy = script_hash(templates().get_template(SCRIPT).render())
-    return templates().get_template("comparison.html").render(comparison_context(data), script_hash=policy)
+    template = templates().get_template("comparison.html")
+    return template.render(comparison_context(data), script_hash=script_hash())
 
 
 def comparison_context(data: Compared) -> dict[str, Any]:
@@ -87,9 +83,3 @@ def is_single_run(comparison: Comparison) -> bool:
     """Whether no metric was measured in more than one launch of each arm."""
     launches = [min(one.n_baseline, one.n_candidate) for one in comparison.findings]
     return max(launches, default=0) == 1
-
-
-def script_hash(script: str) -> str:
-    """What the page's policy allows to run: this script and no other."""
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"

@@ -1,5 +1,7 @@
 """The page: parsed, not searched. Every value that a record has is there, and nothing else gets in."""
 
+import base64
+import hashlib
 import re
 import time
 
@@ -318,11 +320,32 @@ def test_ids_are_unique_and_references_resolve(page, record):
 
 def test_self_contained(page, record, run_folder):
     root = page([record(0)])
-    assert not [one for one in root.walk() if one.tag in ("script", "link", "img", "iframe", "object")]
+    assert not [one for one in root.walk() if one.tag in ("link", "img", "iframe", "object")]
+    (script,) = root.all("script")
+    digest = base64.b64encode(hashlib.sha256("".join(script.texts).encode()).digest()).decode()
+    policy = next(one.attributes["content"] for one in root.all("meta") if "http-equiv" in one.attributes)
+    assert policy.endswith(f"script-src 'sha256-{digest}'") and script.attributes == {}
     assert not [one for one in root.walk() if one.attributes.get("src")]
     text = (run_folder([], finished_at=None) / "report.html").read_text()
     assert not re.search(r"https?://|@import|url\((?!#)", text)
     assert "prefers-color-scheme: dark" in text
+
+
+def test_results_can_be_sorted_and_filtered(page, record, failed):
+    """By the script of the comparison's page; without it the filter is hidden and the table complete."""
+    section = page([record(0), record(1), failed(2)]).by_id("results")
+    (table,), (tools,) = (
+        section.all("table"),
+        [one for one in section.all("div") if "data-table" in one.attributes],
+    )
+    assert table.attributes["id"] == tools.attributes["data-table"] and "hidden" in tools.attributes
+    assert "sortable" in table.attributes["class"].split()
+    rows = [row for row in table.all("tr") if row.all("td")]
+    assert [row.attributes["data-words"] for row in rows] == ["OK", "OK", "FAILED"]
+    assert [one.attributes["value"] for one in tools.all("option")] == ["", "OK", "FAILED"]
+    figures = [one.attributes["data-sort"] for one in rows[0].all("td")[3:-1]]
+    assert figures and all(text == "" or float(text) >= 0 for text in figures) and any(figures)
+    assert rows[2].all("td")[3].attributes["data-sort"] == ""
 
 
 def test_same_records_same_bytes(run_folder, record):

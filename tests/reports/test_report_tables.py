@@ -32,7 +32,7 @@ def test_bytes(value, text):
 
 def test_figure_keeps_n_exclusions_and_reason():
     metric = Metric(value=2.5, unit="ms", better="down", n=62, excluded=2)
-    assert tables.figure(metric, unit_in_header="ms") == tables.Figure("2.50", "n = 62, 2 excluded")
+    assert tables.figure(metric, unit_in_header="ms") == tables.Figure("2.50", "n = 62, 2 excluded", "2.5")
     assert tables.figure(metric, unit_in_header="s").text == "2.50 ms"
     missing = Metric(value=None, unit="ms", better="down", n=0, excluded=64, reason="one-token answers")
     assert tables.figure(missing) == tables.Figure("—", "one-token answers (n = 0, 64 excluded)")
