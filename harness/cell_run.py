@@ -96,7 +96,7 @@ class CellRunner:
 
     def _score(self, serving: Serving, cell: Cell, end: End) -> End:
         """The answers of this engine, where it is this cell that carries them."""
-        concurrency = scored_concurrency(serving.launch.cells, cell)
+        concurrency = scored_concurrency(serving.launch.cells, cell) if serving.launch.scores else None
         if concurrency is None or end.interrupted or not end.alive:
             return end
         if not end.outcome.state.has_numbers:

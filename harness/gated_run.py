@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from harness.comparison_info import ArmInfo, ComparisonInfo
 from harness.console import err
 from harness.environment import current_revision
 from harness.errors import Cause, ExitCode, most_severe, one_line
-from harness.looks import NextPairs, next_look
+from harness.looks import NextPairs, next_look, with_scorings
 from harness.noise_floor import floor_path, keep_floor
 from harness.pairs import PairPlan
 from harness.plan import Launch
@@ -110,12 +111,27 @@ class GatedRun:
         from reports.gate.run_gate import judge_folder
 
         judgement = judge_folder(folder.path)
-        found = next_look(self.plan, self.tier, judgement.comparison, records)
+        found = with_scorings(
+            next_look(self.plan, self.tier, judgement.comparison, records),
+            self.plan,
+            judgement.others,
+            records,
+        )
         self._say(found)
-        return [launch for pair, cells in found.pairs.items() for launch in self.plan.launches(pair, cells)]
+        return [
+            dataclasses.replace(launch, scores=any(cell.cell_id in scored for cell in launch.cells))
+            for pair, cells in found.pairs.items()
+            for scored in (found.scored.get(pair, set()),)
+            for launch in self.plan.launches(pair, cells)
+        ]
 
     def _say(self, found: NextPairs) -> None:
-        for names, why in ((found.undecided, "undecided"), (found.repeated, "to be measured again")):
+        reasons = (
+            (found.undecided, "undecided"),
+            (found.repeated, "to be measured again"),
+            (found.unanswered, "accuracy to be scored again"),
+        )
+        for names, why in reasons:
             if names and found.pairs:
                 shown = ", ".join(names[:MOST_NAMES])
                 more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,15 +15,18 @@ from reports.compare.words import Verdict
 
 # what may be an accident; a path that cannot run here or runs as another will do so again
 WORTH_REPEATING = (CellState.INVALID, CellState.FAILED, CellState.TIMEOUT, CellState.OOM)
+OPEN_ACCURACY = (Verdict.INCONCLUSIVE, Verdict.MISSING, Verdict.NEW)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextPairs:
-    """What is measured next. `undecided` and `repeated`: names of cells, for the reader."""
+    """What is measured next. `undecided`, `repeated` and `unanswered`: names of cells, for the reader."""
 
     pairs: dict[int, set[str]] = field(default_factory=dict)  # pair → ids of cells
+    scored: dict[int, set[str]] = field(default_factory=dict)  # pair → cells whose answers are scored again
     undecided: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
 
 
 def next_look(plan: PairPlan, tier: Tier, comparison: Comparison, records: Sequence[Record]) -> NextPairs:
@@ -30,10 +34,7 @@ def next_look(plan: PairPlan, tier: Tier, comparison: Comparison, records: Seque
 
     A pair that was lost for a recorded cause is measured again, at most twice for a cell.
     """
-    begun: dict[str, int] = {}
-    for record in records:
-        pair = plan.pair_of(record.pair)
-        begun[record.cell_id] = max(begun.get(record.cell_id, 0), pair)
+    begun = _begun(plan, records)
     open_cells = undecided(comparison, tier)
     needs: dict[str, Mapping[int, int]] = {}
     undecided_names: list[str] = []
@@ -49,6 +50,40 @@ def next_look(plan: PairPlan, tier: Tier, comparison: Comparison, records: Seque
             name = next((arm.name for arm in arms if arm is not None), cell_id)
             (undecided_names if cell_id in open_cells else repeated).append(name)
     return NextPairs(pairs=next_pairs(plan, needs, after=begun), undecided=undecided_names, repeated=repeated)
+
+
+def with_scorings(
+    found: NextPairs, plan: PairPlan, others: Sequence[Finding], records: Sequence[Record]
+) -> NextPairs:
+    """`found`, and one more scoring of each cell whose accuracy is open, in a pair of its own if need be.
+
+    Accuracy is scored once per arm, in the first pair. Where that decides nothing, or was lost, the next pair
+    of the cell scores once more, as long as the tier has pairs.
+    """
+    begun = _begun(plan, records)
+    pairs = {pair: set(cells) for pair, cells in found.pairs.items()}
+    scored: dict[int, set[str]] = {}
+    names: list[str] = []
+    for one in others:
+        if not (one.gated and one.gate == "accuracy" and one.verdict in OPEN_ACCURACY):
+            continue
+        planned = min((pair for pair, cells in pairs.items() if one.cell_id in cells), default=None)
+        pair = begun.get(one.cell_id, 0) + 1 if planned is None else planned
+        if planned is None and pair > plan.most:
+            continue
+        pairs.setdefault(pair, set()).add(one.cell_id)
+        scored.setdefault(pair, set()).add(one.cell_id)
+        if one.cell not in names:
+            names.append(one.cell)
+    return dataclasses.replace(found, pairs=dict(sorted(pairs.items())), scored=scored, unanswered=names)
+
+
+def _begun(plan: PairPlan, records: Sequence[Record]) -> dict[str, int]:
+    """The last pair that a cell had, by id."""
+    begun: dict[str, int] = {}
+    for record in records:
+        begun[record.cell_id] = max(begun.get(record.cell_id, 0), plan.pair_of(record.pair))
+    return begun
 
 
 def _aim(usable: int, tier: Tier, *, undecided: bool) -> int:

@@ -65,6 +65,7 @@ class PairPlan:
                 order=2 * number + slot,
                 round=pair,
                 arm=arm,
+                scores=pair == 1,  # once per arm: greedy answers of another launch say little more
                 cells=tuple(getattr(one, arm) for one in ladder),
             )
             for slot, arm in enumerate(arms)

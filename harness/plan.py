@@ -23,6 +23,7 @@ class Launch:
     order: int
     round: int | None = None  # of an experiment, or the pair of a comparison, from 1
     arm: Literal["baseline", "candidate"] | None = None  # of a comparison
+    scores: bool = True  # whether accuracy is scored on it, where it is asked for
     cells: tuple[Cell, ...]
 
     @property

@@ -4,8 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.looks import next_look
+from harness.looks import NextPairs, next_look, with_scorings
 from harness.pairs import PairPlan
+from reports.compare.finding import Finding
+from reports.compare.words import Verdict
 from tests.reports.compare.arms import broken, cell, compare_cells, launch, tier
 
 NOISY = (0.9, 1.12, 0.95, 1.08, 0.9, 1.12)  # around nothing, far too wide for a decision
@@ -95,3 +97,37 @@ def test_without_a_noise_floor_a_harmless_cell_has_nothing_to_gain():
 def test_a_launch_that_is_missing_counts_as_lost():
     base = {"c1": [launch("b", pair, 100.0) for pair in range(3)]}
     assert look({"c1": same(4)}, baseline=base).pairs == {6: {"c1"}}
+
+
+def records_until(pairs, *cells):
+    return [SimpleNamespace(cell_id=one, pair=pair) for one in cells for pair in range(pairs)]
+
+
+def accuracy(verdict, *, cell_id="c1", gate="accuracy", gated=True):
+    return Finding(gate=gate, cell_id=cell_id, cell=f"{cell_id}: gsm", verdict=Verdict(verdict), gated=gated)
+
+
+@pytest.mark.parametrize("verdict", ["INCONCLUSIVE", "MISSING", "NEW"])
+def test_accuracy_that_is_open_is_scored_once_more(verdict):
+    plan = plan_of("c1", "c16")
+    begun = records_until(4, "c1", "c16")
+    alone = with_scorings(NextPairs(), plan, [accuracy(verdict)] * 3, begun)
+    assert alone.pairs == alone.scored == {5: {"c1"}} and alone.unanswered == ["c1: gsm"]
+    beside = with_scorings(NextPairs(pairs={5: {"c16"}, 6: {"c1"}}), plan, [accuracy(verdict)], begun)
+    assert beside.pairs == {5: {"c16"}, 6: {"c1"}} and beside.scored == {6: {"c1"}}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [accuracy("PASS"), accuracy("FAIL"), accuracy("INCONCLUSIVE", gated=False),
+     accuracy("INCONCLUSIVE", gate="equivalence")],
+)  # fmt: skip
+def test_what_is_decided_or_no_accuracy_is_not_scored_again(found):
+    assert with_scorings(NextPairs(), plan_of("c1"), [found], records_until(4, "c1")) == NextPairs()
+
+
+def test_scoring_again_ends_with_the_pairs_of_the_tier():
+    found = with_scorings(
+        NextPairs(), plan_of("c1", most=6), [accuracy("INCONCLUSIVE")], records_until(6, "c1")
+    )
+    assert found.pairs == found.scored == {}

@@ -140,3 +140,13 @@ def test_further_pairs_have_only_the_cells_that_need_them():
         assert [cell.cell_id for cell in launch.cells] == [wanted]
     other = dataclasses.replace(plan, lanes=(*plan.lanes, ()))
     assert all(launch.cells for launch in other.launches(5))
+
+
+def test_accuracy_is_scored_in_the_first_pair_alone():
+    _, plan = arms(*WORDS, most=4)
+    assert [{launch.scores for launch in plan.launches(pair)} for pair in (1, 2, 3, 4)] == [
+        {True},
+        {False},
+        {False},
+        {False},
+    ]
