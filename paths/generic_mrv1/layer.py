@@ -12,11 +12,11 @@ from torch import Tensor
 
 from paths.engine.parallel import ParallelGroup
 from paths.generic_mrv1 import ops
+from paths.generic_mrv1.products import Products
 from paths.kernels.moe_route.torch_impl import moe_route
 from paths.kernels.rms_norm.torch_impl import rms_norm
 from paths.kernels.rope.torch_impl import rotate
 from paths.models.config import ModelConfig
-from paths.models.mla import absorb_query, expand_value
 from paths.models.weights import LayerWeights, MlpWeights, MoeWeights
 
 INDEX_K_NORM_EPS = 1e-6  # a constant of the architecture, not rms_norm_eps
@@ -25,8 +25,16 @@ INDEX_K_NORM_EPS = 1e-6  # a constant of the architecture, not rms_norm_eps
 class GenericLayer:
     """Attention and feed-forward of one layer; the residual stream belongs to the model."""
 
-    def __init__(self, config: ModelConfig, layer: int, weights: LayerWeights, group: ParallelGroup) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        weights: LayerWeights,
+        group: ParallelGroup,
+        products: Products,
+    ) -> None:
         self.config, self.layer, self.weights, self.group = config, layer, weights, group
+        self.products = products
         attention, index = weights.attention, weights.indexer
         from_hidden = [attention.q_a_proj, attention.kv_a_proj]
         from_q_latent = [attention.q_b_proj]
@@ -40,10 +48,10 @@ class GenericLayer:
 
     def attention(self, h: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """h `[T, Dm]` normed, cos and sin `[T, R / 2]` of each row's position → `[T, Dm]`."""
-        c, w = self.config, self.weights.attention
-        q_a, kv_a, *index_a = F.linear(h, self._a_proj).split(self._a_sizes, dim=-1)
+        c, w, products = self.config, self.weights.attention, self.products
+        q_a, kv_a, *index_a = products.linear(h, self._a_proj).split(self._a_sizes, dim=-1)
         q_latent = rms_norm(q_a, w.q_a_layernorm, c.rms_norm_eps)
-        q, *index_q = F.linear(q_latent, self._q_b_proj).split(self._q_b_sizes, dim=-1)
+        q, *index_q = products.linear(q_latent, self._q_b_proj).split(self._q_b_sizes, dim=-1)
         q_nope, q_pe = q.unflatten(-1, (-1, c.qk_head_dim)).split(
             (c.qk_nope_head_dim, c.qk_rope_head_dim), -1
         )
@@ -51,7 +59,7 @@ class GenericLayer:
         latent = rms_norm(latent, w.kv_a_layernorm, c.rms_norm_eps)
         q_pe = rotate(q_pe, cos, sin, interleaved=c.rope_interleave)
         k_pe = rotate(k_pe[:, None], cos, sin, interleaved=c.rope_interleave)[:, 0]
-        query = torch.cat([absorb_query(q_nope, w.w_uk), q_pe], dim=-1)
+        query = torch.cat([products.absorb_query(q_nope, w.w_uk), q_pe], dim=-1)
         if index_a:
             index_k, index_w = index_a
             index_inputs = self._index_inputs(index_q[0], index_k, index_w, cos, sin)
@@ -60,14 +68,15 @@ class GenericLayer:
         if index_a:
             ops.indexer(*index_inputs, self.layer)
         out = ops.sparse_attention(query, c.kv_lora_rank, c.softmax_scale, self.layer)
-        return self.group.all_reduce(F.linear(expand_value(out, w.w_uv).flatten(1), w.o_proj))
+        value = products.expand_value(out, w.w_uv).flatten(1)
+        return self.group.all_reduce(products.linear(value, w.o_proj))
 
     def feed_forward(self, h: Tensor) -> Tensor:
         """h `[T, Dm]` normed → `[T, Dm]`."""
         if self.weights.moe is not None:
             return self.group.all_reduce(self._moe(h, self.weights.moe))
         assert self.weights.mlp is not None
-        return self.group.all_reduce(mlp(h, self.weights.mlp))
+        return self.group.all_reduce(mlp(h, self.weights.mlp, self.products))
 
     def _index_inputs(
         self, q: Tensor, k: Tensor, w: Tensor, cos: Tensor, sin: Tensor
@@ -100,10 +109,10 @@ class GenericLayer:
             scaling=c.routed_scaling_factor,
         )
         routed = ops.moe_experts(h, ids, weights, w.w13, w.w2)
-        return (routed.float() + mlp(h, w.shared).float()).to(h.dtype)
+        return (routed.float() + mlp(h, w.shared, self.products).float()).to(h.dtype)
 
 
-def mlp(h: Tensor, w: MlpWeights) -> Tensor:
+def mlp(h: Tensor, w: MlpWeights, products: Products) -> Tensor:
     """Down(silu(gate) × up), the product in float32: `[T, Dm]` → `[T, Dm]`."""
-    gate, up = F.linear(h, w.gate_up_proj).chunk(2, dim=-1)
-    return F.linear((F.silu(gate.float()) * up.float()).to(h.dtype), w.down_proj)
+    gate, up = products.linear(h, w.gate_up_proj).chunk(2, dim=-1)
+    return products.linear((F.silu(gate.float()) * up.float()).to(h.dtype), w.down_proj)

@@ -16,6 +16,7 @@ from paths.engine.parallel import ParallelGroup
 from paths.generic_mrv1.layer import GenericLayer
 from paths.generic_mrv1.mtp import GenericMtpLayer
 from paths.generic_mrv1.ops import RECORDED_OPS, SPLIT_OPS
+from paths.generic_mrv1.products import products_of
 from paths.graphs.piecewise import PiecewiseCompiler
 from paths.kernels.add_rms_norm.torch_impl import add_rms_norm
 from paths.kernels.registry import Kernels
@@ -50,7 +51,10 @@ class GenericModel:
         self.config, self.dtype, self.kernels, self.hadamard = config, dtype, kernels, hadamard
         self.max_model_len = max_model_len
         self._embed_tokens, self._norm, self._lm_head = weights.embed_tokens, weights.norm, weights.lm_head
-        self._layers = [GenericLayer(config, i, layer, group) for i, layer in enumerate(weights.layers)]
+        self._products = products = products_of(kernels)
+        self._layers = [
+            GenericLayer(config, i, layer, group, products) for i, layer in enumerate(weights.layers)
+        ]
         self._cos, self._sin = (
             table.to(weights.norm.device) for table in rope_tables(config.rope, max_model_len)
         )
@@ -61,6 +65,7 @@ class GenericModel:
                 config.num_hidden_layers + n,
                 layer,
                 group,
+                products,
                 cos=self._cos,
                 sin=self._sin,
                 compiled=compiled,
@@ -104,7 +109,7 @@ class GenericModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden `[N, Dm]` → float32 `[N, V]`."""
-        return _project(hidden, self._lm_head)
+        return self._project(hidden, self._lm_head)
 
     def draft(
         self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
@@ -117,7 +122,7 @@ class GenericModel:
 
     def draft_logits(self, hidden: Tensor, *, step: int = 0) -> Tensor:
         """hidden `[N, Dm]` → float32 `[N, V]`."""
-        return _project(hidden, self._mtp_layer(step).head)
+        return self._project(hidden, self._mtp_layer(step).head)
 
     def draft_context(
         self, batch: ForwardBatch, caches: Sequence[LayerCache], *, step: int
@@ -189,9 +194,8 @@ class GenericModel:
         assert update is not None, "a model has at least one layer"
         return add_rms_norm(update, residual, self._norm, eps)[0]
 
-
-def _project(hidden: Tensor, head: Tensor) -> Tensor:
-    with torch.inference_mode():
-        if writes_float32(hidden):
-            return torch.mm(hidden, head.t(), out_dtype=torch.float32)
-        return F.linear(hidden, head).float()
+    def _project(self, hidden: Tensor, head: Tensor) -> Tensor:
+        with torch.inference_mode():
+            if writes_float32(hidden):
+                return torch.mm(hidden, head.t(), out_dtype=torch.float32)
+            return self._products.linear(hidden, head).float()

@@ -11,6 +11,7 @@ from torch import Tensor
 from paths.engine.parallel import ParallelGroup
 from paths.generic_mrv1.layer import GenericLayer
 from paths.generic_mrv1.ops import SPLIT_OPS
+from paths.generic_mrv1.products import Products
 from paths.graphs.piecewise import PiecewiseCompiler
 from paths.kernels.add_rms_norm.torch_impl import add_rms_norm
 from paths.kernels.rms_norm.torch_impl import rms_norm
@@ -30,13 +31,14 @@ class GenericMtpLayer:
         layer: int,
         weights: MtpWeights,
         group: ParallelGroup,
+        products: Products,
         *,
         cos: Tensor,
         sin: Tensor,
         compiled: bool,
     ) -> None:
         self._config, self._weights, self._cos, self._sin = config, weights, cos, sin
-        self._layer = GenericLayer(config, layer, weights.layer, group)
+        self._layer = GenericLayer(config, layer, weights.layer, group, products)
         self.head = weights.head
         self.compiler = PiecewiseCompiler(self._states, split_ops=SPLIT_OPS) if compiled else None
 
@@ -55,7 +57,8 @@ class GenericMtpLayer:
         eps, w, layer = self._config.rms_norm_eps, self._weights, self._layer
         cos, sin = self._cos[positions], self._sin[positions]
         embedded = rms_norm(F.embedding(input_ids, w.embed_tokens), w.enorm, eps)
-        residual = F.linear(torch.cat([embedded, rms_norm(hidden, w.hnorm, eps)], dim=-1), w.eh_proj)
+        joined = torch.cat([embedded, rms_norm(hidden, w.hnorm, eps)], dim=-1)
+        residual = layer.products.linear(joined, w.eh_proj)
         update = layer.attention(rms_norm(residual, w.layer.input_layernorm, eps), cos, sin)
         h, residual = add_rms_norm(update, residual, w.layer.post_attention_layernorm, eps)
         return add_rms_norm(layer.feed_forward(h), residual, w.norm, eps)[0]
