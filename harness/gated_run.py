@@ -15,7 +15,7 @@ from harness.console import err
 from harness.environment import current_revision
 from harness.errors import Cause, ExitCode, most_severe, one_line
 from harness.looks import NextPairs, next_look, with_scorings
-from harness.noise_floor import floor_path, keep_floor
+from harness.noise_floor import floor_path, keep_floor, what_is_seen
 from harness.pairs import PairPlan
 from harness.plan import Launch
 from harness.records import CellState, Record, RecordError
@@ -173,6 +173,7 @@ class GatedRun:
                 run_id=records[0].run_id if records else "",
                 records=records,
                 today=date.today(),
+                tier=self.tier,
                 keep_days=keep_days,
             )
         except RecordError as error:
@@ -181,6 +182,8 @@ class GatedRun:
         for line in short:
             err.print(f"no noise floor for {line}", markup=False, soft_wrap=True)
         cells = len({entry.cell_id for entry in floor.entries})
+        for line in what_is_seen(floor, self.tier, self._required()) if self.tier is not None else ():
+            err.print(line, markup=False, soft_wrap=True)
         err.print(f"noise floor of {cells} cells: {path}", markup=False, soft_wrap=True)
         if not short:
             return most_severe(codes)

@@ -12,9 +12,11 @@ from typing import Any
 from harness.cell import Cell
 from harness.pairs import PairPlan
 from harness.records import METRIC_DEF_VERSION, WORKLOAD_VERSION, Record
+from harness.tier import Tier
 from harness.versioned_json import read_versioned
 from reports.compare.cells import collect
-from reports.compare.floor import FEWEST_PAIRS
+from reports.compare.detectable import in_words
+from reports.compare.floor import FEWEST_PAIRS, Noise
 from reports.compare.judge import usable_losses
 from reports.compare.metric_table import METRICS
 from reports.compare.pairing import pair_launches
@@ -60,6 +62,7 @@ def keep_floor(
     run_id: str,
     records: Sequence[Record],
     today: date,
+    tier: Tier | None = None,
     keep_days: float,
 ) -> tuple[FloorFile, list[str]]:
     """Write the A/A run of `records`, and say which cells have too few pairs. Raises OSError, RecordError.
@@ -80,7 +83,7 @@ def keep_floor(
         fingerprint=fingerprint,
         measured_on=min(dated, today),
         run_id=run_id,
-        entries=sorted([*floor_entries(losses), *kept], key=lambda one: (one.cell_id, one.metric)),
+        entries=sorted([*floor_entries(losses, tier), *kept], key=lambda one: (one.cell_id, one.metric)),
     )
     write_floor(path, floor)
     return floor, short
@@ -123,3 +126,16 @@ def floor_problem(
     known = {cell for cell, _ in floor.noise}
     missing = [cell_id for cell_id in plan.cell_ids if cell_id not in known]
     return f"the A/A run has {len(missing)} of {len(plan.cell_ids)} cells not" if missing else None
+
+
+def what_is_seen(floor: FloorFile, tier: Tier, names: Mapping[str, str]) -> list[str]:
+    """A line per cell of `names` (by id): the smallest slow-down that the tier finds above this noise."""
+    lines = []
+    for cell_id, name in names.items():
+        noises = {
+            one.metric: Noise(losses=tuple(one.losses))
+            for one in floor.entries
+            if one.cell_id == cell_id and len(one.losses) >= FEWEST_PAIRS
+        }
+        lines.append(in_words(name, tier, noises))
+    return [line for line in lines if line is not None]

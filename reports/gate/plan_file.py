@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.records import write_text_atomically
 from harness.tier import Tier
 from harness.versioned_json import read_versioned
-from reports.compare.floor import NO_FLOOR, Noise, NoiseFloor
+from reports.compare.detectable import detectable
+from reports.compare.floor import FEWEST_PAIRS, NO_FLOOR, Noise, NoiseFloor
+from reports.compare.metric_table import METRICS
 
 COMPARISON = "comparison.json"
 COMPARISON_SCHEMA_VERSION = "1.0.0"
@@ -53,6 +55,11 @@ class FloorEntry(_Model):
     cell_id: str
     metric: str
     losses: list[float] = Field(description="signed losses of the A/A pairs, on the scale of losses")
+    tier: str | None = Field(default=None, description="that the next two are for")
+    pairs: int | None = Field(default=None, description="of a comparison at that tier, at most")
+    detectable_pct: float | None = Field(
+        default=None, description="loss that such a comparison finds (FAIL) in 80 % of the cases"
+    )
 
 
 class FloorFile(_Model):
@@ -101,9 +108,18 @@ def read_floor(path: Path | None, *, today: date, oldest_days: float, fingerprin
     )
 
 
-def floor_entries(losses: dict[tuple[str, str], Sequence[float]]) -> list[FloorEntry]:
-    """Entries in a stable order."""
-    return [
-        FloorEntry(cell_id=cell, metric=metric, losses=list(values))
-        for (cell, metric), values in sorted(losses.items())
-    ]
+def floor_entries(
+    losses: dict[tuple[str, str], Sequence[float]], tier: Tier | None = None
+) -> list[FloorEntry]:
+    """Entries in a stable order; with a tier, what it can see above this noise."""
+    return [_entry(cell, metric, values, tier) for (cell, metric), values in sorted(losses.items())]
+
+
+def _entry(cell_id: str, metric: str, values: Sequence[float], tier: Tier | None) -> FloorEntry:
+    entry = FloorEntry(cell_id=cell_id, metric=metric, losses=list(values))
+    if tier is None or len(values) < FEWEST_PAIRS:
+        return entry
+    found = detectable(METRICS[metric], Noise(losses=tuple(values)), tier)
+    return entry.model_copy(
+        update={"tier": tier.name, "pairs": found.pairs, "detectable_pct": found.loss_pct}
+    )
