@@ -4,8 +4,9 @@ from datetime import date, timedelta
 
 import pytest
 
-from harness.noise_floor import aa_losses, fingerprint, floor_path, keep_floor
+from harness.noise_floor import aa_losses, fingerprint, floor_path, keep_floor, what_is_seen
 from harness.records import CellState, Metric, Record
+from harness.tier import Pairs, Tier
 from reports.gate.plan_file import FloorFile
 from tests.harness.cells import make_cell
 
@@ -108,3 +109,17 @@ def test_an_earlier_run_of_another_machine_is_not_kept(tmp_path):
     path.write_text(path.read_text().replace('"fingerprint": "f"', '"fingerprint": "g"'))
     floor, _ = keep(path, aa_run("c2", PAIRS))
     assert {one.cell_id for one in floor.entries} == {"c2"}
+
+
+def test_the_file_and_a_sentence_say_what_the_tier_can_see(tmp_path):
+    path = tmp_path / "aa.json"
+    tier = Tier(name="small", pairs=Pairs(min=3, max=4, step=1), gated=["out_tps"])
+    records = aa_run("c1", PAIRS)
+    floor, _ = keep_floor(
+        path, fingerprint="f", run_id="run", records=records, today=TODAY, tier=tier, keep_days=14
+    )
+    (entry,) = floor.entries
+    assert (entry.tier, entry.pairs) == ("small", 4) and entry.detectable_pct > 2.0
+    assert FloorFile.model_validate_json(path.read_text()) == floor
+    (line,) = what_is_seen(floor, tier, {"c1": "tiny c1", "c2": "tiny c2"})
+    assert line.startswith("tiny c1: at tier small (4 pairs") and f"{entry.detectable_pct:.1f} %" in line
