@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from paths.dsa_mrv2.input_buffers import StepRows
+from paths.dsa_mrv2.input_buffers import StepRows, StepViews
 from paths.dsa_mrv2.states import RequestStates
 from paths.engine.batch import ForwardBatch
 from paths.engine.requests import RequestTable
@@ -46,15 +46,23 @@ class DrafterV2:
 
     @torch.inference_mode()
     def propose(
-        self, plan: StepPlan, table: RequestTable, rows: StepRows, hidden: Tensor, counts: Tensor
+        self,
+        plan: StepPlan,
+        table: RequestTable,
+        rows: StepRows,
+        views: StepViews,
+        hidden: Tensor,
+        *,
+        counts: Tensor,
+        all_greedy: bool,
     ) -> None:
         """Draft behind the tokens that the states got from this step; hidden `[T, Dm]` of its rows.
 
-        counts `[R]`: tokens that each request got. Rows of rejected drafts stay in place as padding, so that
-        draft 0 has the shape of the step.
+        counts `[R]`: tokens that each request got. all_greedy: nothing is drawn. Rows of rejected drafts
+        stay in place as padding, so that draft 0 has the shape of the step.
         """
         inputs, count = self._inputs, plan.num_samples
-        self._prepare_first(plan, rows, counts)
+        self._prepare_first(rows, views, counts)
         inputs.hidden[: len(hidden)].copy_(hidden)
         states, _ = self._drafts.run(0, plan.shape)
         if count == 0:
@@ -63,10 +71,10 @@ class DrafterV2:
         inputs.hidden[:count].copy_(self._kernels.gather_rows(states, last))
         if self._drafts.reuses_selection:
             inputs.topk_indices[:count].copy_(inputs.topk_indices[last])
-        if table.temperature[plan.slots[:count]].any():
-            self._draw(plan, table)
-        else:
+        if all_greedy:
             self._chain.run(self._one_row_each(plan, table, self._mtp - 1))
+        else:
+            self._draw(plan, table)
 
     def _draw(self, plan: StepPlan, table: RequestTable) -> None:
         """Drafts of a step in which some are drawn, from the states of draft 0."""
@@ -88,19 +96,18 @@ class DrafterV2:
             max_length=min(plan.shape.max_length + step, table.max_model_len),
         )
 
-    def _prepare_first(self, plan: StepPlan, rows: StepRows, counts: Tensor) -> None:
+    def _prepare_first(self, rows: StepRows, views: StepViews, counts: Tensor) -> None:
         """The inputs of the step become those of draft 0: ids shifted by one, rejected drafts padding."""
-        inputs, total = self._inputs, plan.total_tokens
         self._kernels.shift_tokens(
             rows.slots,
             rows.query_start,
             rows.logits_start,
             counts,
-            inputs.positions[:total],
+            views.positions,
             self._states.token_ids,
-            input_ids=inputs.input_ids[:total],
-            lengths=inputs.lengths[:total],
-            slot_mapping=inputs.slot_mapping[:total],
+            input_ids=views.input_ids,
+            lengths=views.lengths,
+            slot_mapping=views.slot_mapping,
             draft_slots=self._slots,
             last_rows=self._last_rows,
             last_positions=self._last_positions,

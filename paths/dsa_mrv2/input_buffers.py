@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from paths.dsa_mrv2.staged_writes import StagedWrites
+from paths.dsa_mrv2.states import RequestStates
 from paths.engine.host_memory import HostRing
+from paths.engine.sampler import SamplingInputs
 from paths.engine.sampling_head import ForbiddenTokens
 from paths.engine.scheduler import StepPlan
+from paths.engine.static_inputs import StaticInputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,89 @@ class InputBuffers:
         self.yielded = torch.zeros(max_rows, 2 + mtp, dtype=torch.int64, device=device)
         self.sampled, self.accepted = self.yielded[:, :-1], self.yielded[:, -1]
         self.counts = torch.zeros(max_rows, dtype=torch.int32, device=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepViews:
+    """Of every buffer what a step uses: T tokens, R rows of which the first N yield, L logits rows."""
+
+    positions: Tensor  # [T], as the four below
+    req_rows: Tensor
+    lengths: Tensor
+    input_ids: Tensor
+    slot_mapping: Tensor
+    seq_lens: Tensor  # [R]
+    block_table: Tensor  # [R, max_blocks]
+    logits_rows: Tensor  # [L], as the three below
+    logits_slots: Tensor
+    next_positions: Tensor
+    draft_ids: Tensor
+    yielded: Tensor  # [N, 2 + mtp]
+    sampled: Tensor  # [N, 1 + mtp]
+    first: Tensor  # [N] of `sampled`
+    accepted: Tensor  # [N]
+    sampled_rows: Tensor  # [R, 1 + mtp]
+    counts: Tensor  # [R]
+    greedy: SamplingInputs  # of a step in which nothing is drawn
+    drawn: SamplingInputs
+
+
+class ViewCache:
+    """Views of the inputs, of which decode steps need few kinds: taking one costs as much as a small op."""
+
+    def __init__(self, inputs: StaticInputs, buffers: InputBuffers, states: RequestStates) -> None:
+        self._inputs, self._buffers, self._states = inputs, buffers, states
+        self._kept: dict[tuple[int, int, int], StepViews] = {}
+
+    def of(self, plan: StepPlan) -> StepViews:
+        if plan.shape.query_len is None or plan.num_samples != len(plan.slots):
+            return self._make(plan, _num_logits(plan))
+        num_logits = plan.num_samples if plan.num_drafts is None else plan.total_tokens
+        kind = (plan.total_tokens, len(plan.slots), num_logits)
+        views = self._kept.get(kind)
+        if views is None:
+            views = self._kept[kind] = self._make(plan, num_logits)
+        return views
+
+    def _make(self, plan: StepPlan, num_logits: int) -> StepViews:
+        inputs, buffers, states = self._inputs, self._buffers, self._states
+        tokens, requests, count = plan.total_tokens, len(plan.slots), plan.num_samples
+        logits_slots, next_positions = buffers.logits_slots[:num_logits], buffers.next_positions[:num_logits]
+        drawn = SamplingInputs(
+            temperature=states.temperature,
+            top_k=states.top_k,
+            top_p=states.top_p,
+            seeds=states.seeds,
+            positions=next_positions,
+            all_greedy=False,
+            rows=logits_slots,
+        )
+        return StepViews(
+            positions=inputs.positions[:tokens],
+            req_rows=inputs.req_rows[:tokens],
+            lengths=inputs.lengths[:tokens],
+            input_ids=inputs.input_ids[:tokens],
+            slot_mapping=inputs.slot_mapping[:tokens],
+            seq_lens=inputs.seq_lens[:requests],
+            block_table=inputs.block_table[:requests],
+            logits_rows=buffers.logits_rows[:num_logits],
+            logits_slots=logits_slots,
+            next_positions=next_positions,
+            draft_ids=buffers.draft_ids[:num_logits],
+            yielded=buffers.yielded[:count],
+            sampled=buffers.sampled[:count],
+            first=buffers.sampled[:count, 0],
+            accepted=buffers.accepted[:count],
+            sampled_rows=buffers.sampled[:requests],
+            counts=buffers.counts[:requests],
+            greedy=replace(drawn, all_greedy=True),
+            drawn=drawn,
+        )
+
+
+def _num_logits(plan: StepPlan) -> int:
+    """Rows whose logits are wanted."""
+    return plan.num_samples if plan.num_drafts is None else int(plan.num_logits.sum())
 
 
 def send_step(plan: StepPlan, writes: StagedWrites, forbidden: ForbiddenTokens, ring: HostRing) -> StepRows:

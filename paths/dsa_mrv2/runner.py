@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paths.dsa_mrv2.drafter import DrafterV2
-from paths.dsa_mrv2.input_buffers import InputBuffers, StepRows, send_step
+from paths.dsa_mrv2.input_buffers import InputBuffers, StepRows, StepViews, ViewCache, send_step
 from paths.dsa_mrv2.states import RequestStates
 from paths.engine.host_memory import HostRing, TransferCounts
 from paths.engine.logprobs import ScoreReader
@@ -54,17 +54,17 @@ class RunnerV2:
         self.speculation = speculation = speculation or Speculation()
         self._mtp = speculation.mtp
         self._forward = forward
-        self._inputs = inputs
         self._kernels = kernels
         self.transfers = TransferCounts()
         max_rows = len(table.live)
         self._states = RequestStates(table, device, mtp=self._mtp)
         self._buffers = InputBuffers(max_rows=max_rows, device=device, mtp=self._mtp)
+        self._views = ViewCache(inputs, self._buffers, self._states)
         self._ring = HostRing(device, depth=STEPS_IN_FLIGHT, counts=self.transfers)
         self._copier = OutputCopier(
             device, max_rows=max_rows, depth=STEPS_IN_FLIGHT, counts=self.transfers, mtp=self._mtp
         )
-        self._ops = KernelHeadOps(kernels, self._buffers, Verifier(speculation, kernels))
+        self._ops = KernelHeadOps(kernels, Verifier(speculation, kernels))
         reader = ScoreReader(self.transfers, inside_step=False)
         self._head = SamplingHead(model, self._ops, eos_token_ids=eos_token_ids, device=device, reader=reader)
         self._drafter: DrafterV2 | None = None
@@ -84,25 +84,29 @@ class RunnerV2:
         rows = send_step(plan, writes, forbidden, self._ring)
         if rows.writes is not None and rows.values is not None:
             self._kernels.apply_writes(states.words, rows.writes, rows.values, longest=writes.longest)
-        self._prepare_inputs(plan, rows)
+        views = self._views.of(plan)
+        self._prepare_inputs(rows, views)
         hidden, _ = self._forward.run(plan.shape)
-        self._ops.rows = rows
+        self._ops.rows, self._ops.views = rows, views
+        all_greedy = not any(table.temperature[plan.slots[: plan.num_samples]].tolist())
+        sampling = views.greedy if all_greedy else views.drawn
         if self._drafter is None:
-            return self._sample(hidden, plan, table, rows, forbidden)
-        return self._sample_and_draft(hidden, plan, table, rows, forbidden, self._drafter)
+            return self._sample(hidden, plan, table, views, sampling, forbidden)
+        return self._sample_and_draft(hidden, plan, table, views, sampling, forbidden, self._drafter)
 
     def _sample(
         self,
         hidden: Tensor,
         plan: StepPlan,
         table: RequestTable,
-        rows: StepRows,
+        views: StepViews,
+        sampling: SamplingInputs,
         forbidden: ForbiddenTokens,
     ) -> AsyncOutput:
-        tokens, scores = self._head.run(hidden, plan, table, self._sampling_inputs(plan, table), forbidden)
+        tokens, scores = self._head.run(hidden, plan, table, sampling, forbidden)
         output = self._copier.start(tokens, scores.resolve if scores else None)
-        self._buffers.sampled[: plan.num_samples, 0].copy_(tokens)
-        self._post_update(plan, rows, rows.counts)
+        views.first.copy_(tokens)
+        self._post_update(views, self._ops.rows.counts)
         return output
 
     def _sample_and_draft(
@@ -110,91 +114,80 @@ class RunnerV2:
         hidden: Tensor,
         plan: StepPlan,
         table: RequestTable,
-        rows: StepRows,
+        views: StepViews,
+        sampling: SamplingInputs,
         forbidden: ForbiddenTokens,
         drafter: DrafterV2,
     ) -> AsyncOutput:
         """Verify the last drafts, and draft behind what was accepted, which only the device knows."""
-        buffers, count, inputs = self._buffers, plan.num_samples, self._sampling_inputs(plan, table)
-        sampled, accepted = buffers.sampled[:count], buffers.accepted[:count]
+        rows = self._ops.rows
         if plan.num_drafts is None:
-            tokens, scores = self._head.run(hidden, plan, table, inputs, forbidden)
+            tokens, scores = self._head.run(hidden, plan, table, sampling, forbidden)
             counts = rows.counts
-            sampled.fill_(-1)
-            sampled[:, 0].copy_(tokens)
+            views.sampled.fill_(-1)
+            views.first.copy_(tokens)
+            views.accepted.zero_()
         else:
             drafts = DraftRows(
-                ids=buffers.draft_ids[: len(inputs.positions)],
-                starts=rows.logits_start[: count + 1],
+                ids=views.draft_ids,
+                starts=rows.logits_start[: plan.num_samples + 1],
                 probs=self._states.draft_probs,
             )
-            tokens, yielded, scores = self._head.verify(hidden, plan, table, inputs, forbidden, drafts)
-            counts = buffers.counts[: len(plan.slots)]
-            counts[:count].copy_(yielded)
-            sampled.copy_(tokens)
-        torch.sub(counts[:count], 1, out=accepted)
+            tokens, counts, scores = self._head.verify(hidden, plan, table, sampling, forbidden, drafts)
+            views.sampled.copy_(tokens)
+            views.accepted.copy_(counts)
+            views.accepted.sub_(1)
+            if plan.num_samples < len(plan.slots):
+                views.counts[: plan.num_samples].copy_(counts)
+                counts = views.counts
         # read before the next step is planned, so nobody writes over them
-        output = self._copier.start(buffers.yielded[:count], scores.resolve if scores else None)
-        self._post_update(plan, rows, counts)
-        if not table.needs_host[plan.slots].all():
-            drafter.propose(plan, table, rows, hidden, counts)
+        output = self._copier.start(views.yielded, scores.resolve if scores else None)
+        self._post_update(views, counts)
+        if False in table.needs_host[plan.slots].tolist():
+            drafter.propose(plan, table, rows, views, hidden, counts=counts, all_greedy=sampling.all_greedy)
         return output
 
-    def _post_update(self, plan: StepPlan, rows: StepRows, counts: Tensor) -> None:
-        states = self._states
+    def _post_update(self, views: StepViews, counts: Tensor) -> None:
+        states, rows = self._states, self._ops.rows
         self._kernels.post_update(
             rows.slots,
             rows.query_start,
             rows.logits_start,
-            self._buffers.sampled[: len(plan.slots)],
+            views.sampled_rows,
             counts,
             computed=states.computed,
             total_len=states.total_len,
             token_ids=states.token_ids,
         )
 
-    def _prepare_inputs(self, plan: StepPlan, rows: StepRows) -> None:
-        states, buffers, inputs, kernels = self._states, self._buffers, self._inputs, self._kernels
-        tokens, requests, wanted = plan.total_tokens, len(plan.slots), _num_logits(plan)
-        positions, lengths = inputs.positions[:tokens], inputs.lengths[:tokens]
-        req_rows, block_table = inputs.req_rows[:tokens], inputs.block_table[:requests]
+    def _prepare_inputs(self, rows: StepRows, views: StepViews) -> None:
+        states, kernels = self._states, self._kernels
         kernels.prepare_positions(
             rows.slots,
             rows.query_start,
             states.computed,
-            positions=positions,
-            req_rows=req_rows,
-            lengths=lengths,
-            seq_lens=inputs.seq_lens[:requests],
+            positions=views.positions,
+            req_rows=views.req_rows,
+            lengths=views.lengths,
+            seq_lens=views.seq_lens,
         )
         kernels.combine_tokens(
             rows.slots,
             rows.query_start,
             rows.logits_start,
-            positions,
+            views.positions,
             states.token_ids,
             states.total_len,
             states.draft_tokens,
-            input_ids=inputs.input_ids[:tokens],
-            logits_rows=buffers.logits_rows[:wanted],
-            logits_slots=buffers.logits_slots[:wanted],
-            next_positions=buffers.next_positions[:wanted],
-            draft_ids=buffers.draft_ids[:wanted],
+            input_ids=views.input_ids,
+            logits_rows=views.logits_rows,
+            logits_slots=views.logits_slots,
+            next_positions=views.next_positions,
+            draft_ids=views.draft_ids,
         )
-        kernels.gather_block_table(rows.slots, states.block_table, out=block_table)
-        kernels.slot_mapping(positions, req_rows, lengths, block_table, out=inputs.slot_mapping[:tokens])
-
-    def _sampling_inputs(self, plan: StepPlan, table: RequestTable) -> SamplingInputs:
-        """Parameters stay where they are, by slot; the op looks them up."""
-        states, wanted = self._states, _num_logits(plan)
-        return SamplingInputs(
-            temperature=states.temperature,
-            top_k=states.top_k,
-            top_p=states.top_p,
-            seeds=states.seeds,
-            positions=self._buffers.next_positions[:wanted],
-            all_greedy=not table.temperature[plan.slots[: plan.num_samples]].any(),
-            rows=self._buffers.logits_slots[:wanted],
+        kernels.gather_block_table(rows.slots, states.block_table, out=views.block_table)
+        kernels.slot_mapping(
+            views.positions, views.req_rows, views.lengths, views.block_table, out=views.slot_mapping
         )
 
 
@@ -202,14 +195,14 @@ class KernelHeadOps:
     """The end of a V2 step in ops, on what the step sent."""
 
     rows: StepRows
+    views: StepViews
 
-    def __init__(self, kernels: Kernels, buffers: InputBuffers, verifier: Verifier) -> None:
+    def __init__(self, kernels: Kernels, verifier: Verifier) -> None:
         self._kernels = kernels
-        self._buffers = buffers
         self._verifier = verifier
 
     def pick(self, hidden: Tensor, rows: npt.NDArray[np.int32]) -> Tensor:
-        return self._kernels.gather_rows(hidden, self._buffers.logits_rows[: len(rows)])
+        return self._kernels.gather_rows(hidden, self.views.logits_rows)
 
     def count_nan_rows(self, logits: Tensor, total: Tensor) -> None:
         self._kernels.count_nan_rows(logits, total=total)
@@ -228,8 +221,3 @@ class KernelHeadOps:
     def force(self, tokens: Tensor, rows: list[int], values: list[int]) -> None:
         for row, value in zip(rows, values, strict=True):
             tokens[row : row + 1].fill_(value)
-
-
-def _num_logits(plan: StepPlan) -> int:
-    """Rows whose logits are wanted."""
-    return plan.num_samples if plan.num_drafts is None else int(plan.num_logits.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor
 
 _ALIGN = 4  # words: kernels are compiled for pointers to multiples of 16 bytes
+_MOST_LAYOUTS = 1024  # of a buffer that are remembered
 IntArray = npt.NDArray[np.int32]
+Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(kw_only=True)
@@ -26,7 +29,7 @@ class TransferCounts:
 class HostStaging:
     """V1's host side of its input tensors: one pinned copy of each, so a step may have to wait for the last.
 
-    On a CPU nothing is staged: the arrays are copied from where they are.
+    On a CPU nothing is staged: the arrays are written to where they are read. Targets live as long as this.
     """
 
     def __init__(self, device: torch.device, counts: TransferCounts) -> None:
@@ -34,6 +37,7 @@ class HostStaging:
         self._accelerator = device.type != "cpu"
         self._counts = counts
         self._pinned: dict[str, Tensor] = {}
+        self._targets: dict[int, tuple[Tensor, np.ndarray]] = {}  # on a CPU, by identity
         self._copied: torch.cuda.Event | None = None
 
     def begin(self) -> None:
@@ -44,15 +48,23 @@ class HostStaging:
 
     def send(self, name: str, values: np.ndarray, out: Tensor) -> Tensor:
         """Copy values `[n, ...]` into the first n rows of `out`, which are returned."""
-        rows = out[: len(values)]
+        self.put(name, values, out)
+        return out[: len(values)]
+
+    def put(self, name: str, values: np.ndarray, out: Tensor) -> None:
+        """As `send`, for who reads `out` by itself."""
         self._counts.host_device_copies += 1
         if not self._accelerator:
-            return rows.copy_(torch.from_numpy(values))
+            target = self._targets.get(id(out))
+            if target is None:  # it is kept, so its id is nobody else's
+                target = self._targets[id(out)] = (out, out.numpy())
+            target[1][: len(values)] = values
+            return
         pinned = self._pinned.get(name)
         if pinned is None:
             pinned = self._pinned[name] = torch.empty(out.shape, dtype=out.dtype, pin_memory=True)
         pinned.numpy()[: len(values)] = values
-        return rows.copy_(pinned[: len(values)], non_blocking=True)
+        out[: len(values)].copy_(pinned[: len(values)], non_blocking=True)
 
     def send_once(self, values: np.ndarray) -> Tensor:
         """values on the device, from memory that is not pinned: the device is waited for. For rare things."""
@@ -74,6 +86,13 @@ class HostStaging:
         self._counts.blocking_waits += 1
         return tensor.cpu().numpy() if self._accelerator else tensor.numpy()
 
+    def read_both(self, table: Tensor, column: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """table `[N, K]` and column `[N]` of integers, in one copy."""
+        if self._accelerator:
+            joined = self.read(torch.cat([table, column[:, None]], dim=1))
+            return joined[:, :-1], joined[:, -1]
+        return self.read(table), column.numpy()
+
 
 class HostRing:
     """V2's host side: as many buffers as steps may be in flight, used in turn, one copy per step.
@@ -84,34 +103,63 @@ class HostRing:
 
     def __init__(self, device: torch.device, *, depth: int, counts: TransferCounts) -> None:
         self._device = device
-        self._pinned = device.type != "cpu"
         self._counts = counts
-        self._buffers = [self._allocate(1024) for _ in range(depth)]
+        self._buffers = [_RingBuffer(1024, pinned=device.type != "cpu") for _ in range(depth)]
         self._turn = 0
 
-    def send(self, parts: Sequence[IntArray]) -> list[Tensor]:
+    def send(self, parts: Sequence[IntArray]) -> Sequence[Tensor]:
         """The int32 arrays as tensors on the device, each at a multiple of 16 bytes."""
-        starts = [0]
-        for part in parts:
-            starts.append(starts[-1] + -(-part.size // _ALIGN) * _ALIGN)
+        shapes = tuple([part.shape for part in parts])
         self._turn = (self._turn + 1) % len(self._buffers)
-        if len(self._buffers[self._turn][0]) < starts[-1]:
-            self._buffers[self._turn] = self._allocate(2 * starts[-1])
-        words, pinned = self._buffers[self._turn]
-        for part, start in zip(parts, starts, strict=False):
-            words[start : start + part.size] = part.reshape(-1)
+        layout = self._buffers[self._turn].layouts.get(shapes)
+        if layout is None:
+            layout = self._lay_out(shapes)
+        for place, part in zip(layout.places, parts, strict=True):
+            place[...] = part
         self._counts.host_device_copies += 1
-        if pinned is None:
-            sent = torch.from_numpy(words[: starts[-1]])
-        else:
-            sent = pinned[: starts[-1]].to(self._device, non_blocking=True)
+        if layout.pinned is None:
+            return layout.parts
+        sent = layout.pinned.to(self._device, non_blocking=True)
         return [
-            sent[start : start + part.size].view(part.shape)
-            for part, start in zip(parts, starts, strict=False)
+            sent[start : start + place.size].view(place.shape)
+            for place, start in zip(layout.places, layout.starts, strict=True)
         ]
 
-    def _allocate(self, words: int) -> tuple[IntArray, Tensor | None]:
-        if not self._pinned:
-            return np.zeros(words, dtype=np.int32), None
-        pinned = torch.zeros(words, dtype=torch.int32, pin_memory=True)
-        return pinned.numpy(), pinned
+    def _lay_out(self, shapes: Shapes) -> _Layout:
+        buffer = self._buffers[self._turn]
+        starts = [0]
+        for shape in shapes:
+            starts.append(starts[-1] + -(-math.prod(shape) // _ALIGN) * _ALIGN)
+        if len(buffer.words) < starts[-1]:
+            buffer = _RingBuffer(2 * starts[-1], pinned=buffer.pinned is not None)
+            self._buffers[self._turn] = buffer
+        if len(buffer.layouts) == _MOST_LAYOUTS:
+            buffer.layouts.clear()
+        places = [
+            buffer.words[start : start + math.prod(shape)].reshape(shape)
+            for shape, start in zip(shapes, starts, strict=False)
+        ]
+        layout = buffer.layouts[shapes] = _Layout(
+            places=places,
+            parts=[torch.from_numpy(place) for place in places],
+            starts=starts[:-1],
+            pinned=None if buffer.pinned is None else buffer.pinned[: starts[-1]],
+        )
+        return layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """Where parts of given shapes stand in a buffer; steps of one kind are laid out once."""
+
+    places: list[IntArray]
+    parts: list[Tensor]  # the same memory
+    starts: list[int]
+    pinned: Tensor | None  # all of them
+
+
+class _RingBuffer:
+    def __init__(self, words: int, *, pinned: bool) -> None:
+        self.pinned = torch.zeros(words, dtype=torch.int32, pin_memory=True) if pinned else None
+        self.words: IntArray = np.zeros(words, dtype=np.int32) if self.pinned is None else self.pinned.numpy()
+        self.layouts: dict[Shapes, _Layout] = {}
