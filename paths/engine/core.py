@@ -146,9 +146,12 @@ class EngineCore:
         self._tally.count(plan)
         slots = plan.slots[:count]
         drafts = None
+        needs_host = True in table.needs_host[plan.slots].tolist()
         if self._mtp:
             drafts = plan.num_logits - 1
-            table.num_drafts[slots] = np.where(table.needs_host[slots], 0, self._mtp)
+            table.num_drafts[slots] = (
+                np.where(table.needs_host[slots], 0, self._mtp) if needs_host else self._mtp
+            )
         self._in_flight.append(
             LaunchedStep(
                 output=output,
@@ -160,7 +163,7 @@ class EngineCore:
         )
         table.computed[plan.slots] += plan.num_tokens
         table.total_len[slots] += 1
-        if self._mtp or not self._runner.asynchronous or table.needs_host[plan.slots].any():
+        if self._mtp or not self._runner.asynchronous or needs_host:
             return False
         return self._defer_output or not output.ready()
 
@@ -173,7 +176,9 @@ class EngineCore:
         table = self._table
         result = step.output.get()
         if step.num_drafts is not None:
-            self._read_verified(step, step.num_drafts, result)
+            alone = len(step.slots) == 1 and self._read_alone(step, int(step.num_drafts[0]), result)
+            if not alone:
+                self._read_verified(step, step.num_drafts, result)
             return
         slots, at, tokens, logprobs = step.slots, step.at, result.tokens, result.logprobs
         still = table.tenancy[slots] == step.tenancy
@@ -196,6 +201,38 @@ class EngineCore:
         for slot in slots[finish != FinishReason.NONE].tolist():
             self._known.discard(int(self._table.request_ids[slot]))
             self._scheduler.finish(slot)
+
+    def _read_alone(self, step: LaunchedStep, drafted: int, result: StepResult) -> bool:
+        """As `_read_verified`, of one plain request in numbers; whether it was one, and sound."""
+        table = self._table
+        slot, accepted = int(step.slots[0]), result.accepted
+        if accepted is None or not table.plain[slot]:
+            return False
+        yielded, taken = result.tokens[0].tolist(), int(accepted[0])
+        tokens = yielded[: taken + 1]
+        if not 0 <= taken <= drafted or min(tokens) < 0 or max(yielded[taken + 1 :], default=-1) >= 0:
+            return False
+        at, count = int(step.at[0]), len(tokens)
+        kept, finish = self._stop_rules.judge_plain(slot, tokens, at)
+        table.token_ids[slot, at : at + count] = tokens
+        table.computed[slot] -= drafted - taken
+        table.total_len[slot] = at + kept
+        self._tally.count_one_verified(at + drafted, drafted=drafted, accepted=taken)
+        self._tally.count_output(kept)
+        self._tally.count_truncated(count - kept)
+        self._events.add_tokens(
+            TokenColumns(
+                request_ids=table.request_ids[step.slots],
+                token_ids=result.tokens[0, :kept],
+                finish=np.array([finish], dtype=np.int8),
+                counts=np.array([kept], dtype=np.int32),
+                drafted=step.num_drafts,
+                accepted=accepted,
+            )
+        )
+        if finish is not FinishReason.NONE:
+            self._end(step.slots, np.array([finish], dtype=np.int8))
+        return True
 
     def _read_verified(self, step: LaunchedStep, drafted: npt.NDArray[np.int32], result: StepResult) -> None:
         """As `_read`, of a step that yields several tokens per request and was read before the next plan."""

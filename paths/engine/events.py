@@ -51,6 +51,8 @@ class EventLog:
         """Everything so far, stamped now."""
         columns, self._columns = self._columns, []
         ends, self._ends = self._ends, []
+        if len(columns) == 1 and not ends and columns[0].counts is not None:
+            return _of_one_step(columns[0])
         details: dict[int, EventDetail] = {}
         count = 0
         for step in columns:
@@ -76,6 +78,21 @@ class EventLog:
             details=details,
             **speculation,
         )
+
+
+def _of_one_step(columns: TokenColumns) -> StepEvents:
+    """Of a step with drafts, and nothing else to tell."""
+    assert columns.counts is not None, "checked by the caller"
+    return StepEvents(
+        time_ns=time.perf_counter_ns(),
+        request_ids=columns.request_ids,
+        token_counts=columns.counts,
+        token_ids=columns.token_ids,
+        finish=columns.finish,
+        details=columns.details,
+        drafted=columns.drafted,
+        accepted=columns.accepted,
+    )
 
 
 def _joined(columns: Sequence[npt.NDArray[Any]], more: Sequence[int], dtype: type) -> npt.NDArray[Any]:

@@ -76,6 +76,10 @@ class RequestTable:
     def free_slots(self) -> int:
         return len(self._free_slots)
 
+    @property
+    def num_live(self) -> int:
+        return len(self.states) - len(self._free_slots)
+
     def admit(self, state: RequestState) -> int:
         """Give the request a slot and write its columns; tokens generated before a preemption are known."""
         slot = self._free_slots.pop()

@@ -106,7 +106,7 @@ class SamplingHead:
         """By logits row; the table is as it was before this step."""
         slots = plan.slots[: plan.num_samples]
         total = table.total_len[slots]
-        if (total >= table.min_total[slots]).all():
+        if all((total >= table.min_total[slots]).tolist()):
             return NOTHING_FORBIDDEN
         if plan.num_drafts is not None:  # behind an accepted draft the request is that much longer
             counts = plan.num_logits
@@ -166,17 +166,19 @@ class SamplingHead:
         scores: PendingScores,
     ) -> Tensor:
         """float32 `[L, V]`, masked; adds to `scores` what requests asked for."""
-        special = np.flatnonzero(table.needs_host[plan.slots])
-        ends = np.cumsum(plan.num_tokens, dtype=np.int32)
-        for row in special.tolist():
-            self._add_prompt(scores, hidden, plan, table, row, int(ends[row]))
-        wanted = plan.num_samples if plan.num_drafts is None else int(plan.num_logits.sum())
+        special = _special(plan, table)
+        if special:
+            ends = np.cumsum(plan.num_tokens, dtype=np.int32)
+            for row in special:
+                self._add_prompt(scores, hidden, plan, table, row, int(ends[row]))
+        wanted = plan.num_samples if plan.num_drafts is None else sum(plan.num_logits.tolist())
         if wanted == 0:
             return hidden.new_empty(0, 0)
-        all_rows = wanted == len(hidden)
-        logits = self._model.logits(hidden if all_rows else self._ops.pick(hidden, logits_rows(plan, ends)))
+        if wanted != len(hidden):
+            hidden = self._ops.pick(hidden, logits_rows(plan, np.cumsum(plan.num_tokens, dtype=np.int32)))
+        logits = self._model.logits(hidden)
         self._ops.count_nan_rows(logits, self._nan_rows)
-        if len(special):
+        if special:
             self._keep_scored(scores, logits, plan, table, special)
         if forbidden:
             self._ops.forbid(logits, forbidden)
@@ -188,18 +190,19 @@ class SamplingHead:
         logits: Tensor,
         plan: StepPlan,
         table: RequestTable,
-        special: npt.NDArray[np.intp],
+        special: list[int],
     ) -> None:
         """Logits before masks and temperature of requests that asked for log-probs: one row each."""
         ends = np.cumsum(plan.num_logits)
-        for row in special[special < plan.num_samples].tolist():
+        for row in special:
+            if row >= plan.num_samples:
+                continue
             state = table.state(int(plan.slots[row]))
             if state.params.logprobs is not None:
                 scores.outputs[row] = (state, logits[ends[row] - 1 : ends[row]].clone())
 
     def _force(self, tokens: Tensor, plan: StepPlan, table: RequestTable) -> None:
-        special = np.flatnonzero(table.needs_host[plan.slots[: plan.num_samples]])
-        rows, values = _forced(plan, table, special)
+        rows, values = _forced(plan, table)
         if rows:
             self._ops.force(tokens, rows, values)
 
@@ -245,13 +248,18 @@ def logits_rows(plan: StepPlan, ends: IntArray) -> IntArray:
     )
 
 
-def _forced(
-    plan: StepPlan, table: RequestTable, special: npt.NDArray[np.intp]
-) -> tuple[list[int], list[int]]:
+def _special(plan: StepPlan, table: RequestTable) -> list[int]:
+    """Rows whose requests need the host."""
+    return [row for row, special in enumerate(table.needs_host[plan.slots].tolist()) if special]
+
+
+def _forced(plan: StepPlan, table: RequestTable) -> tuple[list[int], list[int]]:
     """Logits rows whose next token is given, and these tokens."""
     rows: list[int] = []
     values: list[int] = []
-    for row in special.tolist():
+    for row in _special(plan, table):
+        if row >= plan.num_samples:
+            continue
         slot = int(plan.slots[row])
         forced = table.state(slot).request.forced_ids
         if forced is not None:

@@ -37,7 +37,7 @@ class StepPlan:
 
     @cached_property
     def total_tokens(self) -> int:
-        return int(self.num_tokens.sum())
+        return sum(self.num_tokens.tolist())  # of few numbers faster than an array's sum
 
     @cached_property
     def num_logits(self) -> IntArray:
@@ -53,15 +53,17 @@ class StepPlan:
             num_tokens=self.total_tokens,
             num_reqs=len(self.slots),
             query_len=self._query_len(),
-            max_length=int((self.start + self.num_tokens).max()),
+            max_length=max((self.start + self.num_tokens).tolist()),
         )
 
     def _query_len(self) -> int | None:
         """Tokens per request where all decode: one, or one and `mtp` drafts. Fewer are a mixed batch."""
+        count = len(self.slots)
         if self.num_drafts is None:
-            return 1 if self.total_tokens == len(self.slots) else None
-        all_drafts = (self.num_tokens == 1 + self.mtp).all() and (self.num_drafts == self.mtp).all()
-        return 1 + self.mtp if all_drafts else None
+            return 1 if self.total_tokens == count else None
+        if self.total_tokens != count * (1 + self.mtp) or self.num_drafts.tolist().count(self.mtp) != count:
+            return None
+        return 1 + self.mtp
 
 
 class Scheduler:
@@ -102,11 +104,11 @@ class Scheduler:
         Of a request that is preempted every token must be known: steps in flight are read before.
         """
         preempted_before = self.preemptions
-        running = self._running(may_preempt=may_preempt)
+        running = self._alone() or self._running(may_preempt=may_preempt)
         if running is None:
             return None
         slots, counts, drafts, grown = running
-        budget = self.max_num_batched_tokens - int(counts.sum())
+        budget = self.max_num_batched_tokens - sum(counts.tolist())
         if self.preemptions > preempted_before:
             budget = 0  # admit nobody: the victim would take its pages straight back
         admitted, new_counts = self._admit(budget)
@@ -124,7 +126,7 @@ class Scheduler:
             start=start,
             num_tokens=counts,
             num_samples=self._num_samples(slots, start + counts - drafts),
-            num_drafts=drafts if drafts.any() else None,
+            num_drafts=drafts if any(drafts.tolist()) else None,
             mtp=self.mtp,
             admitted=tuple(admitted),
             released=released,
@@ -132,10 +134,10 @@ class Scheduler:
         )
 
     def _num_samples(self, slots: IntArray, ends: IntArray) -> int:
-        complete = ends == self.table.total_len[slots]
-        if not complete[:-1].all():
+        complete = (ends == self.table.total_len[slots]).tolist()
+        if not all(complete[:-1]):
             raise RuntimeError("a request before the last of a step was cut short")
-        return int(complete.sum())
+        return sum(complete)
 
     def _running(self, *, may_preempt: bool) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
         """Slots, token and draft counts and grown slots of the running requests that fit into this step."""
@@ -165,6 +167,38 @@ class Scheduler:
             if not may_preempt:
                 return None
             self._preempt_youngest()
+
+    def _alone(self) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
+        """As `_running`, in numbers: what arrays cost is felt where a step has one request.
+
+        None where several requests run, or the only one can compute nothing or finds no pages.
+        """
+        table = self.table
+        if table.num_live != 1:
+            return None
+        slot = int(table.live.argmax())
+        total, limit = int(table.total_len[slot]), int(table.max_total[slot])
+        computed, budget = int(table.computed[slot]), self.max_num_batched_tokens
+        if total >= limit or total == computed:
+            return None
+        known = total - computed
+        drafts = max(min(int(table.num_drafts[slot]), limit - total - 1, budget - 1), 0) if self.mtp else 0
+        count = min(known + drafts, budget)
+        end = computed + count
+        if self.mtp > 1:
+            end = min(end + self.mtp - 1, limit)
+        need = pages_for(end) - int(table.num_blocks[slot])
+        if need > self.pool.free:
+            return None
+        slots = np.array([slot], dtype=np.int32)
+        if need > 0:
+            self._grow(slots, np.array([need], dtype=np.int32))
+        return (
+            slots,
+            np.array([count], dtype=np.int32),
+            np.array([max(count - known, 0)], dtype=np.int32),
+            slots if need > 0 else slots[:0],
+        )
 
     def _drafts(self, slots: IntArray) -> IntArray:
         """Drafts to verify of each running request; beside them a verification yields one more token."""

@@ -18,6 +18,7 @@ class StopRules:
     def __init__(self, table: RequestTable, eos_token_ids: Sequence[int]) -> None:
         self._table = table
         self._eos_token_ids = np.asarray(eos_token_ids, dtype=np.int32)
+        self._is_eos = frozenset(eos_token_ids)
 
     def judge(
         self,
@@ -52,6 +53,20 @@ class StopRules:
             if finish[row]:
                 ended = int(slots[row])
         return finish, details
+
+    def judge_plain(self, slot: int, tokens: Sequence[int], known: int) -> tuple[int, FinishReason]:
+        """How many of the new tokens of one plain request it keeps, and its end; known: tokens before."""
+        table = self._table
+        limit = int(table.max_total[slot])
+        stops = not table.ignore_eos[slot] and not self._is_eos.isdisjoint(tokens)
+        if not stops and known + len(tokens) < limit:
+            return len(tokens), FinishReason.NONE
+        for kept, token in enumerate(tokens, start=1):
+            if stops and token in self._is_eos and known + kept >= table.min_total[slot]:
+                return kept, FinishReason.STOP
+            if known + kept >= limit:
+                return kept, FinishReason.LENGTH
+        return len(tokens), FinishReason.NONE
 
     def _judge_special(
         self, slot: int, token: int, total: int, finish: npt.NDArray[np.int8], row: int

@@ -52,6 +52,14 @@ class Tally:
         rows, tokens = self._rows, plan.total_tokens
         rows.uniform_steps += int(plan.shape.query_len == 1 + self._mtp)
         rows.tokens_real += tokens
+        if len(plan.slots) == 1:
+            start, last = int(plan.start[0]), int(plan.start[0]) + tokens
+            first = max(start, int(self._table.prompt_len[plan.slots[0]]))
+            decode = max(last - first, 0)
+            rows.decode_tokens += decode
+            rows.prompt_tokens += tokens - decode
+            rows.decode_tokens_sparse += max(last - max(first, self._index_topk), 0)
+            return
         # a row at or past the prompt's length has an output token as its input; recomputed ones count too
         end = plan.start + plan.num_tokens
         first_decode = np.maximum(plan.start, self._table.prompt_len[plan.slots])
@@ -69,6 +77,9 @@ class Tally:
 
         A row whose input was a rejected draft had no output token as its input, nor a prompt's.
         """
+        if len(ends) == 1:
+            self.count_one_verified(int(ends[0]), drafted=int(drafted[0]), accepted=int(accepted[0]))
+            return
         rows = self._rows
         verified_at = (drafted[:, None] > self._numbers).sum(axis=0).tolist()
         accepted_at = (accepted[:, None] > self._numbers).sum(axis=0).tolist()
@@ -82,6 +93,19 @@ class Tally:
         rows.decode_tokens -= int(rejected.sum())
         seen_all = np.maximum(ends - rejected, self._index_topk)
         rows.decode_tokens_sparse -= int(np.maximum(ends - seen_all, 0).sum())
+
+    def count_one_verified(self, end: int, *, drafted: int, accepted: int) -> None:
+        """As `count_verified`, of one row in numbers."""
+        rows, rejected = self._rows, drafted - accepted
+        rows.verify_steps += int(drafted > 0)
+        rows.drafted_tokens += drafted
+        rows.accepted_tokens += accepted
+        for number in range(drafted):
+            rows.verified_at[number] += 1
+        for number in range(accepted):
+            rows.accepted_at[number] += 1
+        rows.decode_tokens -= rejected
+        rows.decode_tokens_sparse -= max(end - max(end - rejected, self._index_topk), 0)
 
     def count_truncated(self, tokens: int) -> None:
         """Accepted or sampled behind a stop."""
