@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import venv
 import xml.etree.ElementTree as ET
 from datetime import date, timedelta
 
@@ -238,6 +239,29 @@ def test_noise_floor_then_a_gate_that_stands_on_it(tmp_path):
         else:
             assert (run / "noise_floor.json").read_text() == (folder / floor.name).read_text()
             assert all(gate["floor_pct"] is not None for gate in verdict["gates"])
+
+
+@pytest.mark.slow
+def test_an_installed_baseline_is_measured_with_its_own_interpreter(tmp_path):
+    """An environment that finds this checkout and these packages by itself."""
+    venv.create(tmp_path / "other", symlinks=True)
+    places = [str(REPOSITORY), *(path for path in sys.path if path.endswith("site-packages"))]
+    (site,) = (tmp_path / "other").glob("lib/python*/site-packages")
+    (site / "baseline.pth").write_text("\n".join(places) + "\n")
+    python = str(tmp_path / "other" / "bin" / "python")
+    words = ("+path=scripted", f"baseline_python={python}", "pairs=1", "concurrency=1", *QUICK)
+    done = gated(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = run_of(tmp_path)
+    info = RunInfo.model_validate_json((run / "run.json").read_text())
+    assert info.comparison.baseline.python == python and info.comparison.candidate.python is None
+    assert info.comparison.baseline.code_root == str(REPOSITORY)
+    records, _ = read_records(run / "records.jsonl")
+    assert [(one.arm, one.state) for one in records] == [("baseline", "OK"), ("candidate", "OK")]
+    assert all(one.effective["code_root"] == str(REPOSITORY) for one in records)
+    (site / "baseline.pth").unlink()
+    refused = gated(*words, cwd=tmp_path)
+    assert refused.returncode == 2 and "it cannot import paths.worker" in refused.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
