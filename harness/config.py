@@ -112,7 +112,7 @@ class DebugSection(_Section):
 
 
 class CellConfig(_Section):
-    """One cell as requested. None means the platform's default, see `harness.cell`."""
+    """One cell as requested. None means the platform's default, see `harness.platform_defaults`."""
 
     cmd: Literal["run", "list", "doctor", "aa", "compare", "import", "report", "export"] = Field(
         description="run, list, doctor, aa, compare, import, report, export"
