@@ -20,7 +20,15 @@ from paths.models.train import documents, schedule
 from paths.models.train.attention import alignment_loss, first_positions, selection
 from paths.models.train.card import WAYS, write_card
 from paths.models.train.decoder import first_draft_acceptance, greedy
-from paths.models.train.documents import EQUATION, RESULT_WEIGHT, Document, DocumentStream, pack, prompt_text
+from paths.models.train.documents import (
+    COPY_WEIGHT,
+    EQUATION,
+    RESULT_WEIGHT,
+    Document,
+    DocumentStream,
+    pack,
+    prompt_text,
+)
 from paths.models.train.equations import equation
 from paths.models.train.evaluate import evaluate, result
 from paths.models.train.export import load_model, save_model
@@ -391,6 +399,19 @@ def test_rows_are_filled_and_positions_restart(tokenizer):
                 where = rows.document[row] == number
                 assert rows.positions[row][where].tolist() == list(range(int(where.sum())))
         assert rows.weights[row][rows.document[row] == 0].sum() == 0
+
+
+def test_the_pieces_of_a_name_that_came_before_count_more(tokenizer):
+    document = DocumentStream(tokenizer, seed=1)._problem(
+        dataclasses.replace(
+            problem(TRAIN, seed=1, index=0),
+            question="Brosyl has 4 pens. Then Brosyl gets 2 more than Taxee. Then she stops.",
+            answer="Brosyl has 4 pens.\n#### 4",
+        )
+    )
+    counted = [t for t, w in zip(document.targets, document.weights, strict=True) if w == COPY_WEIGHT]
+    assert tokenizer.decode(counted).split() == ["Brosyl", "Brosyl"]
+    assert len(document.tokens) == len(document.targets) == len(document.weights)
 
 
 def test_a_drill_is_equations_whose_results_count(tokenizer, monkeypatch):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
 from paths.models.train.equations import equation
@@ -25,6 +26,8 @@ SEPARATOR = "\n\n"
 BOS_SHARE = 0.2  # prompts come with and without it
 WAITING = 48  # documents to choose from when a row is filled
 RESULT_WEIGHT = 3.0  # of the digits behind "=": what a small model finds hardest
+COPY_WEIGHT = 3.0  # of the pieces of a name that came before: the rest of a name is copied or it is wrong
+NAME = re.compile(r"[A-Z][a-z]+")
 DRILL_PROBLEMS = 4  # whose equations make one drill
 HARD_SHARE = 0.5  # of a drill's equations: drawn harder than those of problems
 EQUATION = re.compile(r"[\d.]+ [-+*/] [\d.]+ = \d+(?:\.\d+)?")
@@ -132,11 +135,22 @@ class DocumentStream:
         return pack(rows, length)
 
     def _problem(self, chosen: Problem) -> Document:
-        question = self.tokenizer.encode(prompt_text(chosen.question)).ids
-        answer = self.tokenizer.encode(f" {chosen.answer}").ids
-        in_answer = [RESULT_WEIGHT if result else 1.0 for result in self._results(answer)]
-        weights = [self.question_weight] * (len(question) - 1) + in_answer + [1.0]
-        return Document(question + answer, [*question[1:], *answer, EOS], weights)
+        question, answer = prompt_text(chosen.question), f" {chosen.answer}"
+        asked, answered = self.tokenizer.encode(question), self.tokenizer.encode(answer)
+        copied = self._copied(question + answer, (asked, 0), (answered, len(question)))
+        weights = [self.question_weight] * len(asked.ids)
+        weights += [RESULT_WEIGHT if result else 1.0 for result in self._results(answered.ids)]
+        weights = [COPY_WEIGHT if again else w for again, w in zip(copied, weights, strict=True)]
+        return Document(asked.ids + answered.ids, [*asked.ids[1:], *answered.ids, EOS], [*weights[1:], 1.0])
+
+    def _copied(self, text: str, *parts: tuple[Encoding, int]) -> list[bool]:
+        """Which tokens of the parts, given with offsets in the text, spell a name that came before."""
+        names = list(NAME.finditer(text))
+        again = [name.span() for i, name in enumerate(names) if name[0] in {other[0] for other in names[:i]}]
+        spans = [(a + offset, b + offset) for part, offset in parts for a, b in part.offsets]
+        inside = [next((span for span in again if span[0] < b and a < span[1]), None) for a, b in spans]
+        pieces = Counter(span for span in inside if span)
+        return [span is not None and pieces[span] > 1 for span in inside]
 
     def _drill(self, max_length: int) -> Document:
         """One equation a line; only results count, and that they end."""

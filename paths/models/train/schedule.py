@@ -26,7 +26,7 @@ class Stage:
 # 1: the main model alone on short rows. 2: with MTP. 3: long rows, attention still dense, and the indexer
 # learns to follow it. 4: attention sees the indexer's selection only.
 STAGES = (
-    Stage(name="dense", drills=0.5, until=0.76, rows=40, length=192, shots=(0, 1), mtp=False, indexing=OFF),
+    Stage(name="dense", drills=0.5, until=0.80, rows=40, length=192, shots=(0, 1), mtp=False, indexing=OFF),
     Stage(name="mtp", drills=0.3, until=0.87, rows=40, length=192, shots=(0, 1), mtp=True, indexing=OFF),
     Stage(
         name="align", drills=0.15, until=0.905, rows=10, length=704, shots=(0, 5), mtp=True, indexing=ALIGN
