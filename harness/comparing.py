@@ -13,6 +13,7 @@ from harness.console import err, out
 from harness.environment import harness_version
 from harness.errors import ExitCode
 from harness.overrides import parse_override
+from harness.pairs import ArmName
 from harness.records import Record, RecordError, RunInfo, write_text_atomically
 from harness.run_folder import RunFolder, now_text
 from harness.step_summary import tell_step_summary
@@ -25,7 +26,7 @@ from reports.gate.run_gate import judge_folder, write_judgement
 from reports.html import write_report
 from reports.interchange.csv_file import read_csv
 from reports.interchange.export import FORMATS, export
-from reports.interchange.imported import Arm, Imported, without_copies
+from reports.interchange.imported import Imported, without_copies
 from reports.interchange.json_files import read_json
 from reports.interchange.records import metrics_in, records_of
 from reports.load import load_run
@@ -208,9 +209,11 @@ def _read(key: str, name: Any) -> _File:
     return _File(path=path, imported=imported, digest=digest, copies=copies)
 
 
-def _records(run_id: str, candidate: _File, baseline: _File | None, command: str) -> dict[Arm, list[Record]]:
+def _records(
+    run_id: str, candidate: _File, baseline: _File | None, command: str
+) -> dict[ArmName, list[Record]]:
     """By arm. A file that names its arms has both; else it is the candidate's, or the baseline's."""
-    arms: dict[Arm, _File] = {"candidate": candidate}
+    arms: dict[ArmName, _File] = {"candidate": candidate}
     other = candidate if candidate.imported.two_arms else baseline
     if other is not None:
         arms = {"baseline": other, **arms}

@@ -52,7 +52,15 @@ def run_plan(
         out_dir = launches[0].cells[0].config.out_dir
         folder = resumed.folder if resumed is not None else RunFolder.create(out_dir)
         run = _Run(
-            launches, folder, preflight, config_dirs, command, experiment, prompts or {}, gate, resumed
+            launches,
+            folder=folder,
+            preflight=preflight,
+            config_dirs=config_dirs,
+            command=command,
+            experiment=experiment,
+            prompts=prompts or {},
+            gate=gate,
+            resumed=resumed,
         )
         try:
             run.prepare()
@@ -75,6 +83,7 @@ class _Run:
     def __init__(
         self,
         launches: Sequence[Launch],
+        *,
         folder: RunFolder,
         preflight: Preflight,
         config_dirs: Sequence[Path],

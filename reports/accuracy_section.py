@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.accuracy.score import AccuracyScore, Estimate, Proportion
+from harness.accuracy.score import AccuracyScore, DraftFigure, Proportion
 from harness.accuracy.words import score_faults, score_notes, share_words, task_words
 from harness.cell import mtp_words
 from harness.records import Record
@@ -118,7 +118,7 @@ def _proportion(proportion: Proportion | None, reason: str | None) -> Value:
     return Value(f"{proportion.value:.3f}", f"{proportion.low:.3f} … {proportion.high:.3f}")
 
 
-def _estimate(estimate: Estimate | None) -> Value:
+def _estimate(estimate: DraftFigure | None) -> Value:
     if estimate is None:
         return Value(DASH)
     low_high = f"{estimate.ci95[0]:.3f} … {estimate.ci95[1]:.3f}, " if estimate.ci95 else ""

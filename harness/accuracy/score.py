@@ -43,7 +43,7 @@ class Proportion(_Model):
         return cls(value=correct / n, correct=correct, n=n, low=low, high=high)
 
 
-class Estimate(_Model):
+class DraftFigure(_Model):
     """A figure over verifications of drafts; its interval of 95 % knows that answers are clusters."""
 
     value: float
@@ -54,9 +54,9 @@ class Estimate(_Model):
 class DraftScore(_Model):
     """Acceptance of drafts while real answers were generated, as in `harness.acceptance`."""
 
-    al: Estimate  # 1 + accepted / verifications
-    c_0: Estimate  # verifications that accepted their first draft
-    draft_rate: Estimate  # accepted / drafted
+    al: DraftFigure  # 1 + accepted / verifications
+    c_0: DraftFigure  # verifications that accepted their first draft
+    draft_rate: DraftFigure  # accepted / drafted
 
 
 class AccuracyScore(_Model):
@@ -200,12 +200,12 @@ def draft_score(rows: Sequence[Mapping[str, Any]]) -> DraftScore | None:
     steps, drafted, accepted, first = (np.array([row[name] for row in told]) for name in columns)
     al = 1 + float(accepted.sum() / steps.sum())
     return DraftScore(
-        al=Estimate(value=al, n=int(steps.sum()), ci95=ratio_interval(al, accepted, steps)),
+        al=DraftFigure(value=al, n=int(steps.sum()), ci95=ratio_interval(al, accepted, steps)),
         c_0=_share(first, steps),
         draft_rate=_share(accepted, drafted),
     )
 
 
-def _share(part: Sums, whole: Sums) -> Estimate:
+def _share(part: Sums, whole: Sums) -> DraftFigure:
     share = float(part.sum() / whole.sum())
-    return Estimate(value=share, n=int(whole.sum()), ci95=share_interval(share, part, whole))
+    return DraftFigure(value=share, n=int(whole.sum()), ci95=share_interval(share, part, whole))

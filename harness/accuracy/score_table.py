@@ -8,7 +8,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from harness.accuracy.score import AccuracyScore, Estimate
+from harness.accuracy.score import AccuracyScore, DraftFigure
 from harness.accuracy.words import estimate_words, proportion_words, share_words, task_words
 from harness.console import out
 from harness.records import Record
@@ -54,5 +54,5 @@ def _row(record: Record, score: AccuracyScore) -> list[str]:
     ]
 
 
-def _first_draft(score: AccuracyScore) -> Estimate | None:
+def _first_draft(score: AccuracyScore) -> DraftFigure | None:
     return score.drafts.c_0 if score.drafts is not None else None

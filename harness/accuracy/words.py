@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.accuracy.score import TRUNCATED_LIMIT, AccuracyScore, Estimate, Proportion
+from harness.accuracy.score import TRUNCATED_LIMIT, AccuracyScore, DraftFigure, Proportion
 from harness.accuracy.spec import PREFIX
 
 SPARSE_ENOUGH = 0.5  # share of decode tokens below which a score says little about sparse selection
@@ -24,7 +24,7 @@ def proportion_words(proportion: Proportion | None) -> str:
     return f"{proportion.value:.3f} [{proportion.low:.3f}, {proportion.high:.3f}]"
 
 
-def estimate_words(estimate: Estimate | None) -> str:
+def estimate_words(estimate: DraftFigure | None) -> str:
     """2.41 [2.35, 2.47]."""
     if estimate is None:
         return NONE

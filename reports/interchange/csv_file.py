@@ -10,19 +10,20 @@ from typing import Any
 
 from harness.errors import one_line
 from harness.overrides import nearest
+from harness.pairs import ArmName
 from paths.api import UserError
 from reports.compare.metric_table import METRICS
 from reports.interchange.aliases import CSV_METRICS, DERIVED, IDENTITY
-from reports.interchange.imported import Arm, Imported, ImportedRow, scalar, sorted_out
+from reports.interchange.imported import Imported, ImportedRow, scalar, sorted_out
 
-ARMS: tuple[Arm, Arm] = ("baseline", "candidate")
+ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Columns:
     """What each column is: metric of an arm (None: of the only one), or part of the cell's identity."""
 
-    metrics: Mapping[str, tuple[Arm | None, str]]
+    metrics: Mapping[str, tuple[ArmName | None, str]]
     identity: Mapping[str, str]
 
 
@@ -48,7 +49,7 @@ def read_csv(path: Path) -> Imported:
 
 
 def _columns(path: Path, header: Sequence[str]) -> _Columns:
-    metrics: dict[str, tuple[Arm | None, str]] = {}
+    metrics: dict[str, tuple[ArmName | None, str]] = {}
     identity: dict[str, str] = {}
     for name in header:
         if not name or header.count(name) > 1:
@@ -78,7 +79,7 @@ def _columns(path: Path, header: Sequence[str]) -> _Columns:
 def _rows(path: Path, number: int, line: Mapping[str, str], columns: _Columns) -> list[ImportedRow]:
     """One row per arm that the columns have."""
     identity: dict[str, Any] = {ours: scalar(line[name]) for name, ours in columns.identity.items()}
-    by_arm: dict[Arm | None, dict[str, float | None]] = {}
+    by_arm: dict[ArmName | None, dict[str, float | None]] = {}
     for name, (arm, metric) in columns.metrics.items():
         by_arm.setdefault(arm, {})[metric] = _number(path, number, name, line[name])
     rows = []

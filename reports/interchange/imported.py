@@ -7,11 +7,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from harness.pairs import ArmName
 from reports.compare.cells import NOT_A_NUMBER
-
-Arm = Literal["baseline", "candidate"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +20,7 @@ class ImportedRow:
     identity: Mapping[str, Any]
     values: Mapping[str, float]  # metric of our table → finite number
     absent: Mapping[str, str] = field(default_factory=dict)
-    arm: Arm | None = None
+    arm: ArmName | None = None
     requests: int = 0  # behind the numbers, 0 where the file does not say
 
 

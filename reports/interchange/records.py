@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from harness.pairs import ArmName
 from harness.records import CellState, Metric, Record
 from reports.compare.cells import NOT_A_NUMBER
 from reports.compare.metric_table import METRICS
-from reports.interchange.imported import Arm, Imported, ImportedRow, cell_label
+from reports.interchange.imported import Imported, ImportedRow, cell_label
 
 
 def records_of(
-    imported: Imported, *, run_id: str, arm: Arm, file_name: str, command: str, started_at: str
+    imported: Imported, *, run_id: str, arm: ArmName, file_name: str, command: str, started_at: str
 ) -> list[Record]:
     """One record per row of `arm`; rows without an arm belong to every arm that is asked for.
 
