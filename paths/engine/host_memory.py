@@ -118,8 +118,9 @@ class HostRing:
             place[...] = part
         self._counts.host_device_copies += 1
         if layout.pinned is None:
-            return layout.parts
-        sent = layout.pinned.to(self._device, non_blocking=True)
+            sent = torch.from_numpy(layout.words)  # in every step: the audit of transfers sees this call
+        else:
+            sent = layout.pinned.to(self._device, non_blocking=True)
         return [
             sent[start : start + place.size].view(place.shape)
             for place, start in zip(layout.places, layout.starts, strict=True)
@@ -141,7 +142,7 @@ class HostRing:
         ]
         layout = buffer.layouts[shapes] = _Layout(
             places=places,
-            parts=[torch.from_numpy(place) for place in places],
+            words=buffer.words[: starts[-1]],
             starts=starts[:-1],
             pinned=None if buffer.pinned is None else buffer.pinned[: starts[-1]],
         )
@@ -153,9 +154,9 @@ class _Layout:
     """Where parts of given shapes stand in a buffer; steps of one kind are laid out once."""
 
     places: list[IntArray]
-    parts: list[Tensor]  # the same memory
+    words: IntArray  # all of them
     starts: list[int]
-    pinned: Tensor | None  # all of them
+    pinned: Tensor | None  # the same memory, where it is sent from
 
 
 class _RingBuffer:
