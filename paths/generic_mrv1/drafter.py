@@ -86,12 +86,11 @@ class DrafterV1:
         slots = plan.slots[:count]
         rows = self._batch.row_of_slot[slots]
         position = (plan.start + plan.num_tokens)[:count] - rejected - 1
-        at = self._staging.send("draft_rows", last, self._rows)
-        states = states[at]
+        states = self._pick(states, last)
         tokens = [self._draft(0, states, slots, rows, position)]
-        reuses = self._drafts.reuses_selection
-        if reuses:
-            self._inputs.topk_indices[:count].copy_(self._inputs.topk_indices[at])
+        if self._drafts.reuses_selection:
+            selected = self._pick(self._inputs.topk_indices, last)
+            self._inputs.topk_indices[:count].copy_(selected)
         for step in range(1, self._mtp):
             shape = self._prepare_later(step, rows, position + step, table.max_total[slots])
             self._inputs.input_ids[:count].copy_(tokens[-1])
@@ -137,9 +136,15 @@ class DrafterV1:
             num_tokens=len(rows), num_reqs=len(rows), query_len=1, max_length=int(lengths.max())
         )
 
+    def _pick(self, x: Tensor, rows: IntArray) -> Tensor:
+        """Rows `[N]` of x `[T, D]`; a single one is a view."""
+        if len(rows) == 1:
+            return x.narrow(0, int(rows[0]), 1)
+        return x.index_select(0, self._staging.send("draft_rows", rows, self._rows))
+
     def _send(self, name: str, step: int, values: np.ndarray, out: Tensor) -> None:
         """From memory of this draft's own: the copies of the one before may still be under way."""
-        self._staging.send(f"{name} of draft {step}", values, out)
+        self._staging.put(f"{name} of draft {step}", values, out)
 
     def _draft(
         self, step: int, states: Tensor, slots: IntArray, rows: IntArray, position: IntArray

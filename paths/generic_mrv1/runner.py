@@ -147,8 +147,8 @@ class RunnerV1:
         drafts = drafter.rows_to_verify(plan, starts, all_greedy=sampling.all_greedy)
         forbidden = self._head.forbidden(plan, table)
         tokens, counts, scores = self._head.verify(hidden, plan, table, sampling, forbidden, drafts)
-        read = self._staging.read(torch.cat([tokens, counts[:, None]], dim=1)).astype(np.int32)
-        return read[:, :-1], read[:, -1] - 1, scores
+        values, yielded = self._staging.read_both(tokens, counts)
+        return values.astype(np.int32), yielded.astype(np.int32) - 1, scores
 
     def _prepare_inputs(self, plan: StepPlan) -> None:
         """Everything that the forward pass reads, built on the host and copied into the static inputs."""
@@ -158,14 +158,14 @@ class RunnerV1:
         first = np.cumsum(plan.num_tokens) - plan.num_tokens
         positions = (plan.start - first)[req] + np.arange(plan.total_tokens)
         slots = block_table[req, positions // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + positions % PAGE_SIZE
-        inputs, send = self._inputs, self._staging.send
-        send("input_ids", self._input_ids(plan, rows, req, positions), inputs.input_ids)
-        send("positions", positions, inputs.positions)
-        send("slot_mapping", slots, inputs.slot_mapping)
-        send("req_rows", req, inputs.req_rows)
-        send("lengths", positions + 1, inputs.lengths)
-        send("seq_lens", plan.start + plan.num_tokens, inputs.seq_lens)
-        send("block_table", block_table, inputs.block_table)
+        inputs, put = self._inputs, self._staging.put
+        put("input_ids", self._input_ids(plan, rows, req, positions), inputs.input_ids)
+        put("positions", positions, inputs.positions)
+        put("slot_mapping", slots, inputs.slot_mapping)
+        put("req_rows", req, inputs.req_rows)
+        put("lengths", positions + 1, inputs.lengths)
+        put("seq_lens", plan.start + plan.num_tokens, inputs.seq_lens)
+        put("block_table", block_table, inputs.block_table)
 
     def _input_ids(
         self,
@@ -205,7 +205,12 @@ class TorchHeadOps:
         return hidden[self._staging.send("logits_rows", rows, self._logits_rows)]
 
     def count_nan_rows(self, logits: Tensor, total: Tensor) -> None:
-        total += logits.isnan().any(dim=-1).sum()
+        if logits.device.type != "cpu":
+            total += logits.amax(dim=-1).isnan().sum()  # the largest of a row with a NaN is NaN
+            return
+        found = int(np.isnan(logits.numpy().max(axis=-1)).sum())
+        if found:
+            total += found
 
     def forbid(self, logits: Tensor, forbidden: ForbiddenTokens) -> None:
         rows = self._copy(forbidden.rows)

@@ -39,36 +39,47 @@ class SamplingBuffers:
         self._positions = torch.zeros(size * (1 + mtp), dtype=torch.int64, device=device)
         self._entries = torch.zeros(size * (1 + mtp), dtype=torch.int32, device=device)
         self._sent: tuple[int, bytes] | None = None  # version of the batch, and its rows
+        self._sent_entries: bytes | None = None
+        self._unread: dict[tuple[int, int, bool], SamplingInputs] = {}  # of greedy steps, by their sizes
 
     def inputs(
         self, batch: InputBatch, rows: IntArray, *, positions: IntArray, draft: int | None = None
     ) -> SamplingInputs:
         """rows `[N]` of the batch; positions `[N]` of the tokens, or draft tokens, that they will get."""
         count = len(rows)
-        all_greedy = not batch.temperature[rows].any()
-        if not all_greedy:
-            self._send(batch, rows)
-            name = "positions_of_samples" if draft is None else f"positions of draft {draft}"
-            self._staging.send(name, positions, self._positions)
-        return SamplingInputs(
-            temperature=self._temperature[:count],
-            top_k=self._top_k[:count],
-            top_p=self._top_p[:count],
-            seeds=self._seeds[:count],
-            positions=self._positions[:count],
-            all_greedy=all_greedy,
-        )
+        if not batch.temperature[rows].any():
+            return self._greedy(count, count, grouped=False)
+        self._send(batch, rows)
+        name = "positions_of_samples" if draft is None else f"positions of draft {draft}"
+        self._staging.put(name, positions, self._positions)
+        return self._views(count, count, all_greedy=False, grouped=False)
 
     def inputs_of_drafts(
         self, batch: InputBatch, rows: IntArray, *, positions: IntArray, num_logits: IntArray
     ) -> SamplingInputs:
         """As `inputs`, for num_logits `[N]` logits rows of each request; positions `[L]`."""
         count, total = len(rows), len(positions)
+        sizes = num_logits.tobytes()
+        if sizes != self._sent_entries:
+            entries = np.repeat(np.arange(count, dtype=np.int32), num_logits)
+            self._staging.put("entries_of_samples", entries, self._entries)
+            self._sent_entries = sizes
         all_greedy = not batch.temperature[rows].any()
         if not all_greedy or self._needs_seeds:
             self._send(batch, rows)
-            self._staging.send("positions_of_samples", positions, self._positions)
-        entries = np.repeat(np.arange(count, dtype=np.int32), num_logits)
+            self._staging.put("positions_of_samples", positions, self._positions)
+        if all_greedy:
+            return self._greedy(count, total, grouped=True)
+        return self._views(count, total, all_greedy=False, grouped=True)
+
+    def _greedy(self, count: int, total: int, *, grouped: bool) -> SamplingInputs:
+        """Made once per size: six views cost more than what a greedy step does with them."""
+        key = (count, total, grouped)
+        if key not in self._unread:
+            self._unread[key] = self._views(count, total, all_greedy=True, grouped=grouped)
+        return self._unread[key]
+
+    def _views(self, count: int, total: int, *, all_greedy: bool, grouped: bool) -> SamplingInputs:
         return SamplingInputs(
             temperature=self._temperature[:count],
             top_k=self._top_k[:count],
@@ -76,15 +87,15 @@ class SamplingBuffers:
             seeds=self._seeds[:count],
             positions=self._positions[:total],
             all_greedy=all_greedy,
-            rows=self._staging.send("entries_of_samples", entries, self._entries),
+            rows=self._entries[:total] if grouped else None,
         )
 
     def _send(self, batch: InputBatch, rows: IntArray) -> None:
         key = (batch.version, rows.tobytes())
         if key == self._sent:
             return
-        self._staging.send("temperature", batch.temperature[rows], self._temperature)
-        self._staging.send("top_k", batch.top_k[rows], self._top_k)
-        self._staging.send("top_p", batch.top_p[rows], self._top_p)
-        self._staging.send("seeds", batch.seeds[rows], self._seeds)
+        self._staging.put("temperature", batch.temperature[rows], self._temperature)
+        self._staging.put("top_k", batch.top_k[rows], self._top_k)
+        self._staging.put("top_p", batch.top_p[rows], self._top_p)
+        self._staging.put("seeds", batch.seeds[rows], self._seeds)
         self._sent = key
