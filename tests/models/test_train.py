@@ -58,9 +58,12 @@ HF = SIZES | {
 }
 CONFIG = ModelConfig.from_hf(HF)
 STAGES = (
-    schedule.Stage(name="dense", until=0.25, rows=3, length=128, shots=(0, 0), mtp=False, indexing=OFF),
-    schedule.Stage(name="align", until=0.5, rows=2, length=250, shots=(0, 1), mtp=True, indexing=ALIGN),
-    schedule.Stage(name="sparse", until=1.0, rows=2, length=250, shots=(0, 1), mtp=True, indexing=SPARSE),
+    schedule.Stage(name="dense", until=0.25, rows=3, length=128, shots=(0, 0), indexing=OFF),
+    schedule.Stage(name="align", until=0.5, rows=2, length=250, shots=(0, 1), mtp=1, indexing=ALIGN),
+    schedule.Stage(name="sparse", until=0.8, rows=2, length=250, shots=(0, 1), indexing=SPARSE),
+    schedule.Stage(
+        name="drafts", until=1.0, rows=2, length=250, shots=(0, 1), mtp=3, frozen=True, indexing=SPARSE
+    ),
 )
 
 
@@ -262,10 +265,38 @@ def test_main_loss_does_not_reach_the_indexer(tokenizer, tmp_path):
     trainer = new_trainer(tokenizer, tmp_path)
     rows = trainer.stream.rows(count=1, length=200, shots=(0, 1))
     p = computed(trainer.parameters, torch.float32)
-    loss, _, _ = trainer.losses(p, rows, mtp=True, indexing=SELECT)
+    loss, _, _ = trainer.losses(p, rows, dataclasses.replace(STAGES[1], indexing=SELECT))
     loss.backward()
     missing = {name for name, leaf in p.items() if leaf.requires_grad and leaf.grad is None}
     assert missing == {name for name in p if ".indexer." in name}
+
+
+def test_drafts_change_the_mtp_layer_alone(tokenizer, tmp_path):
+    trainer = new_trainer(tokenizer, tmp_path)
+    before = {name: values.clone() for name, values in trainer.parameters.items()}
+    found = trainer.train_step(STAGES[-1])
+    changed = {name for name, values in trainer.parameters.items() if not torch.equal(values, before[name])}
+    assert changed and all(name.startswith(f"{trainer.model.mtp_prefix}.") for name in changed)
+    assert {"loss", "mtp_loss_1", "mtp_loss_2", "mtp_loss_3"} <= set(found)
+
+
+def test_the_next_draft_starts_from_the_state_of_the_last(tokenizer, tmp_path):
+    """Draft 2 of row i is what draft 1's state there and the token two behind it give."""
+    trainer = new_trainer(tokenizer, tmp_path)
+    rows = trainer.stream.rows(count=1, length=120, shots=(0, 0))
+    p, sight = computed(trainer.parameters, torch.float32), trainer.model.sight(rows.positions, rows.document)
+    stage, tokens = dataclasses.replace(STAGES[-1], mtp=2, indexing=OFF), rows.tokens
+    hidden = trainer.model.hidden(p, tokens, sight, OFF, Side())
+    _, second = trainer._draft_losses(p, rows, sight, hidden, stage, Side())
+    state = trainer.model.mtp(p, hidden, tokens.roll(-1, 1), sight, OFF, Side())
+    logits = trainer.model.logits(p, trainer.model.mtp(p, state, tokens.roll(-2, 1), sight, OFF, Side()))
+    total, weight = 0.0, 0.0
+    for i in range(120 - 2):
+        if rows.document[0, i] == rows.document[0, i + 2]:
+            each = -logits[0, i].log_softmax(-1)[rows.targets[0, i + 2]]
+            total += float(each.detach()) * float(rows.weights[0, i + 2])
+            weight += float(rows.weights[0, i + 2])
+    assert float(second.detach()) == pytest.approx(total / weight, rel=1e-4)
 
 
 def test_alignment_loss_is_zero_where_the_indexer_agrees():
@@ -318,6 +349,8 @@ def test_schedule_reaches_every_stage_and_decays():
     assert schedule.STAGES[-1].until == 1.0 and schedule.STAGES[-1].indexing.select
     rates = [schedule.rate(step, 1000) for step in range(1000)]
     assert rates[0] < 0.1 and rates[300] == 1.0 and rates[-1] == pytest.approx(0.03, abs=0.01)
+    ends = int(schedule.STAGES[-2].until * 1000)
+    assert rates[ends - 1] == pytest.approx(0.03, abs=0.01) and rates[ends] > 0.9
 
 
 # -- documents and tokens

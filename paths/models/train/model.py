@@ -74,6 +74,7 @@ class TrainedModel:
             )
         self._rms_norm, self._project, self._attend = wrap(rms_norm), wrap(project), wrap(attend)
         self._mlp = wrap(mlp)
+        self.mtp_prefix = f"model.layers.{config.num_hidden_layers}"
         self.cos, self.sin = rope_tables(config.rope, max_length)
 
     def sight(self, positions: Tensor, document: Tensor) -> Sight:
@@ -98,7 +99,7 @@ class TrainedModel:
     ) -> Tensor:
         """States `[B, L, Dm]` that predict the token after `following`, the next token of each row."""
         eps, layer = self.config.rms_norm_eps, self.config.num_hidden_layers
-        prefix = f"model.layers.{layer}"
+        prefix = self.mtp_prefix
         embedded = self._rms_norm(F.embedding(following, p[EMBED]), p[f"{prefix}.enorm.weight"], eps)
         state = self._rms_norm(hidden, p[f"{prefix}.hnorm.weight"], eps)
         x = F.linear(torch.cat([embedded, state], dim=-1), p[f"{prefix}.eh_proj.weight"])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paths.api import UserError
 from paths.models.config import ModelConfig
-from paths.models.train.attention import Indexing
+from paths.models.train.attention import Sight
 from paths.models.train.documents import Document, DocumentStream, Rows
 from paths.models.train.evaluate import evaluate
 from paths.models.train.model import Side, TrainedModel
@@ -122,7 +122,10 @@ class Trainer:
             invented=stage.invented,
         )
         parameters = computed(self.parameters, self.settings.dtype)
-        loss, found, side = self.losses(parameters, rows, mtp=stage.mtp, indexing=stage.indexing)
+        if stage.frozen:
+            for name, leaf in parameters.items():
+                leaf.requires_grad_(leaf.requires_grad and name.startswith(f"{self.model.mtp_prefix}."))
+        loss, found, side = self.losses(parameters, rows, stage)
         loss.backward()
         gradients = {name: leaf.grad for name, leaf in parameters.items() if leaf.grad is not None}
         scale = rate(self.step, self.settings.steps)
@@ -132,28 +135,40 @@ class Trainer:
         self.tokens += rows.num_tokens
         return found
 
-    def losses(
-        self, p: Parameters, rows: Rows, *, mtp: bool, indexing: Indexing
-    ) -> tuple[Tensor, dict[str, float], Side]:
-        """The sum to minimise, its parts as numbers, and what the pass found out."""
+    def losses(self, p: Parameters, rows: Rows, stage: Stage) -> tuple[Tensor, dict[str, float], Side]:
+        """The sum to minimise, its parts as numbers, and what the pass found out of the layers that learn."""
         side, sight = Side(), self.model.sight(rows.positions, rows.document)
-        hidden = self.model.hidden(p, rows.tokens, sight, indexing, side)
-        main = self._cross_entropy(p, hidden, rows.targets, rows.weights)
-        found, total = {"loss": float(main.detach())}, main
-        if mtp:
-            following = rows.tokens.roll(-1, 1)
-            drafted = self.model.mtp(p, hidden, following, sight, indexing, side)
-            # row i has seen the next token, and predicts what should follow that one
-            weights = rows.weights.roll(-1, 1) * (rows.document == rows.document.roll(-1, 1))
-            weights[:, -1] = 0.0
-            extra = self._cross_entropy(p, drafted, rows.targets.roll(-1, 1), weights)
-            found["mtp_loss"] = float(extra.detach())
-            total = total + self.settings.mtp_weight * extra
+        with torch.set_grad_enabled(not stage.frozen):
+            main_side = Side() if stage.frozen else side
+            hidden = self.model.hidden(p, rows.tokens, sight, stage.indexing, main_side)
+            main = self._cross_entropy(p, hidden, rows.targets, rows.weights)
+        found = {"loss": float(main.detach())}
+        total = main
+        if stage.mtp:
+            drafts = self._draft_losses(p, rows, sight, hidden, stage, side)
+            found |= {f"mtp_loss_{depth}": float(each.detach()) for depth, each in enumerate(drafts, start=1)}
+            mean = torch.stack(drafts).mean()
+            total = mean if stage.frozen else total + self.settings.mtp_weight * mean
         if side.alignment:
             alignment = torch.stack(side.alignment).sum()
             found["alignment"] = float(alignment.detach()) / len(side.alignment)
             total = total + alignment
         return total, found, side
+
+    def _draft_losses(
+        self, p: Parameters, rows: Rows, sight: Sight, hidden: Tensor, stage: Stage, side: Side
+    ) -> list[Tensor]:
+        """One per draft; each draft's state is the next one's input, as when an engine drafts.
+
+        Draft d of row i has seen d tokens behind it, and predicts what should follow the last of them.
+        """
+        losses, state = [], hidden
+        for depth in range(1, stage.mtp + 1):
+            state = self.model.mtp(p, state, rows.tokens.roll(-depth, 1), sight, stage.indexing, side)
+            weights = rows.weights.roll(-depth, 1) * (rows.document == rows.document.roll(-depth, 1))
+            weights[:, -depth:] = 0.0
+            losses.append(self._cross_entropy(p, state, rows.targets.roll(-depth, 1), weights))
+        return losses
 
     def _cross_entropy(self, p: Parameters, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Weighted mean over the rows that count."""
@@ -177,7 +192,7 @@ class Trainer:
                 shots=5 if long else 0,
                 number=self.settings.evaluate_problems,
                 sparse=stage.indexing.select,
-                mtp=stage.mtp,
+                mtp=stage.mtp > 0,
             )
             point |= score.as_point()
         self.curve.append(point)
