@@ -343,6 +343,18 @@ def test_optimizer_skips_a_step_that_overflowed():
     assert not torch.equal(parameters["a.weight"], before["a.weight"])
 
 
+def test_indexers_move_faster_by_their_factor():
+    names = ("a.self_attn.q_a_proj.weight", "a.self_attn.indexer.wk.weight")
+    start = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    moved = {}
+    for factor in (1.0, 3.0):
+        parameters = {name: start.clone() for name in names}
+        optimizer = Optimizer(OptimizerOptions(indexer_factor=factor, weight_decay=0.0))
+        optimizer.step(parameters, {name: start.clone() for name in names}, scale=1.0)
+        moved[factor] = [float((parameters[name] - start).norm()) for name in names]
+    assert moved[3.0][0] == pytest.approx(moved[1.0][0]) and moved[3.0][1] == pytest.approx(3 * moved[1.0][1])
+
+
 def test_schedule_reaches_every_stage_and_decays():
     names = [schedule.stage_of(step, 100).name for step in range(100)]
     assert list(dict.fromkeys(names)) == [stage.name for stage in schedule.STAGES]

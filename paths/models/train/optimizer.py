@@ -22,6 +22,7 @@ class OptimizerOptions:
     muon_lr: float = 0.02
     adam_lr: float = 0.003
     embed_lr: float = 0.01
+    indexer_factor: float = 4.0  # on the rates of the indexers, which begin to learn when the others end
     momentum: float = 0.95
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.01  # of matrices, relative to the learning rate
@@ -42,20 +43,21 @@ class Optimizer:
         if norm != norm or norm == float("inf"):
             return norm  # a step that overflowed teaches nothing
         shrink = min(1.0, self.options.clip / max(norm, 1e-12))
-        by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        alike: dict[tuple[float, tuple[int, ...]], list[str]] = defaultdict(list)
         for name, gradient in gradients.items():
+            factor = scale * (self.options.indexer_factor if ".indexer." in name else 1.0)
             if is_muon(name, gradient):
-                by_shape[tuple(gradient.shape)].append(name)
+                alike[factor, tuple(gradient.shape)].append(name)
             else:
-                self._adam(name, parameters[name], gradient.float() * shrink, scale)
-        for names in by_shape.values():
-            self._muon(names, parameters, gradients, shrink=shrink, scale=scale)
+                self._adam(name, parameters[name], gradient.float() * shrink, factor)
+        for (factor, _), names in alike.items():
+            self._muon(names, parameters, gradients, shrink=shrink, scale=factor)
         return norm
 
     def _muon(
         self, names: list[str], parameters: Parameters, gradients: Parameters, *, shrink: float, scale: float
     ) -> None:
-        """Matrices of one shape together."""
+        """Matrices of one shape and rate together."""
         updates = []
         for name in names:
             gradient = gradients[name].float() * shrink

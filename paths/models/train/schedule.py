@@ -29,7 +29,7 @@ class Stage:
 STAGES = (
     Stage(name="dense", drills=0.5, until=0.77, rows=40, length=192, shots=(0, 1), indexing=OFF),
     Stage(name="mtp", drills=0.3, until=0.83, rows=40, length=192, shots=(0, 1), mtp=1, indexing=OFF),
-    Stage(name="align", drills=0.15, until=0.86, rows=10, length=704, shots=(0, 5), mtp=1, indexing=ALIGN),
+    Stage(name="align", drills=0.15, until=0.868, rows=10, length=704, shots=(0, 5), mtp=1, indexing=ALIGN),
     Stage(name="sparse", drills=0.15, until=0.95, rows=10, length=704, shots=(0, 5), indexing=SPARSE),
     Stage(name="drafts", until=1.0, rows=10, length=704, shots=(0, 5), mtp=3, frozen=True, indexing=SPARSE),
 )
