@@ -58,11 +58,25 @@ HF = SIZES | {
 }
 CONFIG = ModelConfig.from_hf(HF)
 STAGES = (
-    schedule.Stage(name="dense", until=0.25, rows=3, length=128, shots=(0, 0), indexing=OFF),
-    schedule.Stage(name="align", until=0.5, rows=2, length=250, shots=(0, 1), mtp=1, indexing=ALIGN),
-    schedule.Stage(name="sparse", until=0.8, rows=2, length=250, shots=(0, 1), indexing=SPARSE),
     schedule.Stage(
-        name="drafts", until=1.0, rows=2, length=250, shots=(0, 1), mtp=3, frozen=True, indexing=SPARSE
+        name="dense", until=0.25, rates=(1.0, 0.5), rows=3, length=128, shots=(0, 0), indexing=OFF
+    ),
+    schedule.Stage(
+        name="align", until=0.5, rates=(1.0, 0.5), rows=2, length=250, shots=(0, 1), mtp=1, indexing=ALIGN
+    ),
+    schedule.Stage(
+        name="sparse", until=0.8, rates=(1.0, 0.5), rows=2, length=250, shots=(0, 1), indexing=SPARSE
+    ),
+    schedule.Stage(
+        name="drafts",
+        until=1.0,
+        rates=(1.0, 0.5),
+        rows=2,
+        length=250,
+        shots=(0, 1),
+        mtp=3,
+        frozen=True,
+        indexing=SPARSE,
     ),
 )
 
@@ -359,10 +373,13 @@ def test_schedule_reaches_every_stage_and_decays():
     names = [schedule.stage_of(step, 100).name for step in range(100)]
     assert list(dict.fromkeys(names)) == [stage.name for stage in schedule.STAGES]
     assert schedule.STAGES[-1].until == 1.0 and schedule.STAGES[-1].indexing.select
-    rates = [schedule.rate(step, 1000) for step in range(1000)]
-    assert rates[0] < 0.1 and rates[300] == 1.0 and rates[-1] == pytest.approx(0.03, abs=0.01)
-    ends = int(schedule.STAGES[-2].until * 1000)
-    assert rates[ends - 1] == pytest.approx(0.03, abs=0.01) and rates[ends] > 0.9
+    rates = [schedule.rate(step, 10_000) for step in range(10_000)]
+    assert rates[0] < 0.1 and 0.95 < max(rates) <= 1.0
+    begin = 0
+    for stage in schedule.STAGES:
+        end = int(stage.until * 10_000) - 1
+        assert (rates[max(begin, 50)], rates[end]) == pytest.approx(stage.rates, abs=0.01), stage.name
+        begin = end + 2
 
 
 # -- documents and tokens

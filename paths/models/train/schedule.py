@@ -14,6 +14,7 @@ class Stage:
 
     name: str
     until: float
+    rates: tuple[float, float]  # factor on all learning rates at its begin and at its end, linear in between
     rows: int
     length: int
     shots: tuple[int, int]
@@ -27,15 +28,61 @@ class Stage:
 # 1: the main model alone on short rows. 2: with MTP. 3: long rows, attention still dense, and the indexer
 # learns to follow it. 4: attention sees the indexer's selection only. 5: MTP alone, from its own states too.
 STAGES = (
-    Stage(name="dense", drills=0.5, until=0.77, rows=40, length=192, shots=(0, 1), indexing=OFF),
-    Stage(name="mtp", drills=0.3, until=0.83, rows=40, length=192, shots=(0, 1), mtp=1, indexing=OFF),
-    Stage(name="align", drills=0.15, until=0.868, rows=10, length=704, shots=(0, 5), mtp=1, indexing=ALIGN),
-    Stage(name="sparse", drills=0.15, until=0.95, rows=10, length=704, shots=(0, 5), indexing=SPARSE),
-    Stage(name="drafts", until=1.0, rows=10, length=704, shots=(0, 5), mtp=3, frozen=True, indexing=SPARSE),
+    Stage(
+        name="dense",
+        until=0.77,
+        rates=(1.0, 0.4),
+        rows=40,
+        length=192,
+        shots=(0, 1),
+        drills=0.5,
+        indexing=OFF,
+    ),
+    Stage(
+        name="mtp",
+        until=0.82,
+        rates=(0.4, 0.3),
+        rows=40,
+        length=192,
+        shots=(0, 1),
+        drills=0.3,
+        mtp=1,
+        indexing=OFF,
+    ),
+    Stage(
+        name="align",
+        until=0.858,
+        rates=(0.3, 0.2),
+        rows=10,
+        length=704,
+        shots=(0, 5),
+        drills=0.15,
+        mtp=1,
+        indexing=ALIGN,
+    ),
+    Stage(
+        name="sparse",
+        until=0.961,
+        rates=(0.7, 0.03),
+        rows=10,
+        length=704,
+        shots=(0, 5),
+        drills=0.15,
+        indexing=SPARSE,
+    ),
+    Stage(
+        name="drafts",
+        until=1.0,
+        rates=(1.0, 0.03),
+        rows=10,
+        length=704,
+        shots=(0, 5),
+        mtp=3,
+        frozen=True,
+        indexing=SPARSE,
+    ),
 )
 WARM_UP_STEPS = 40
-DECAY_FROM = 0.5  # linear from here to LAST_RATE at the end of the stages of the main model
-LAST_RATE = 0.03
 
 
 def stage_of(step: int, steps: int) -> Stage:
@@ -44,8 +91,9 @@ def stage_of(step: int, steps: int) -> Stage:
 
 
 def rate(step: int, steps: int) -> float:
-    """The factor on all learning rates; it falls once for the main model and once more for MTP alone."""
-    warm = min(1.0, (step + 1) / WARM_UP_STEPS)
-    share, main = step / steps, STAGES[-2].until
-    left = (main - share) / (main - DECAY_FROM) if share < main else (1.0 - share) / (1.0 - main)
-    return warm * max(LAST_RATE, min(1.0, left))
+    """The factor on all learning rates."""
+    stage = stage_of(step, steps)
+    begin = max((other.until for other in STAGES if other.until < stage.until), default=0.0)
+    done = (step / steps - begin) / (stage.until - begin)
+    first, last = stage.rates
+    return min(1.0, (step + 1) / WARM_UP_STEPS) * (first + (last - first) * min(1.0, done))
