@@ -7,17 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import harness
 import paths
 
 FOLDER = Path(paths.__path__[0]) / "models" / "checkpoints" / "tiny_v32"
 DATA = Path(harness.__path__[0]) / "accuracy" / "data"
-
-needs_weights = pytest.mark.skipif(
-    not (FOLDER / "model.safetensors").is_file(), reason="the trained checkpoint is not shipped yet"
-)
 
 
 @cache

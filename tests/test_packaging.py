@@ -118,7 +118,7 @@ def test_wheel_has_what_a_run_needs_and_no_more(wheel, source):
         str(file.relative_to(source)) for file in wanted if str(file.relative_to(source)) not in inside
     ]
     assert not missing
-    for pattern in ("conf/path/*.yaml", "conf/model/*.yaml", "paths/**/*.cpp", "paths/**/tokenizer.json"):
+    for pattern in ("conf/path/*.yaml", "conf/model/*.yaml", "paths/**/*.cpp", "paths/**/*.safetensors"):
         assert list(source.glob(pattern)), f"nothing matches {pattern}: the check above checks nothing"
     tops = {name.split("/")[0] for name in inside}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"conf", "harness", "paths", "reports"}

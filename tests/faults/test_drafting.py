@@ -7,7 +7,6 @@ import pytest
 from tests.command_line import info_of, records_of
 from tests.faults.gains import spread_gains
 from tests.faults.runs import run, write_prompts
-from tests.shipped import needs_weights
 
 
 def test_a_bonus_token_that_is_told_as_accepted_is_invalid(tmp_path):
@@ -41,7 +40,6 @@ def measure(tmp_path_factory):
 
 
 @pytest.mark.slow
-@needs_weights
 @pytest.mark.timeout(900)
 def test_drafts_in_the_wrong_place_are_accepted_less_often(measure):
     interval = measure("position", "dsa_mrv2,dsa_mrv2_eager,mtp_position")
@@ -52,7 +50,6 @@ def test_drafts_in_the_wrong_place_are_accepted_less_often(measure):
 
 
 @pytest.mark.slow
-@needs_weights
 @pytest.mark.timeout(900)
 def test_drafts_from_a_state_that_is_normed_twice_are_accepted_less_often(measure, tmp_path):
     spread_gains(tmp_path / "model")

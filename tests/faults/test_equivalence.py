@@ -8,13 +8,11 @@ import pytest
 
 from tests.faults.runs import FIXTURES, against, verdicts, write_prompts
 from tests.runners import test_speculation
-from tests.shipped import needs_weights
 
 LOAD = ("concurrency=4", "num_prompts=4", "osl=48", "equivalence=true")
 
 
 @pytest.mark.slow
-@needs_weights
 @pytest.mark.timeout(900)
 def test_a_kv_scale_off_by_two_is_another_distribution(tmp_path):
     asked = (*LOAD, "kv_dtype=fp8", *write_prompts(tmp_path / "prompts.jsonl", 200, shots=2))
@@ -25,7 +23,6 @@ def test_a_kv_scale_off_by_two_is_another_distribution(tmp_path):
 
 
 @pytest.mark.slow
-@needs_weights
 @pytest.mark.timeout(900)
 def test_keys_of_rejected_drafts_that_stay_are_other_answers_than_without_drafts(tmp_path):
     """One path against itself: only drafts differ, and every greedy answer must be the same."""

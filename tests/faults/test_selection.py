@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.runs import against, verdicts
-from tests.shipped import needs_weights
 
 QUESTIONS = 80
 ASKED = ("accuracy=arith_gsm", f"limit={QUESTIONS}", "concurrency=64", "num_prompts=64", "isl=8", "osl=4")
 
-pytestmark = [needs_weights, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("fault", ["indexer_rope", "first_keys"])

@@ -174,7 +174,8 @@ def test_cpu_defaults():
     engine = cell.engine
     assert (engine.max_num_seqs, engine.max_num_batched_tokens) == (1024, 2048)
     assert (engine.max_model_len, engine.kv_pages) == (8192, 2048)
-    assert engine.model.checkpoint == "dummy" or Path(engine.model.checkpoint).is_dir()
+    assert (Path(engine.model.checkpoint) / "model.safetensors").is_file()
+    assert make_cell("model=tiny_glm").engine.model.checkpoint == "dummy"
 
 
 def test_gpu_changes_sizes_only():

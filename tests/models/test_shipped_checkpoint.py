@@ -16,9 +16,7 @@ from tests.command_line import REPOSITORY
 from tests.engine.mock import run_until_idle, tokens_of
 from tests.models.hf_configs import hf
 from tests.oracle import oracle_logprobs
-from tests.shipped import FOLDER, needs_weights, prompts
-
-pytestmark = needs_weights
+from tests.shipped import FOLDER, prompts
 
 TIE = 1e-4
 PROBLEMS, SHOTS, LONGEST = 30, 5, 120
