@@ -1,6 +1,7 @@
 """Comparisons end to end on the scripted path: a busy machine may see nothing, never the wrong thing."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ UNDECIDED = ("INCONCLUSIVE", "INVALID")
 def script():
     specification = importlib.util.spec_from_file_location("scripted_comparisons", SCRIPT)
     module = importlib.util.module_from_spec(specification)
+    patch = pytest.MonkeyPatch()
+    patch.setitem(sys.modules, specification.name, module)  # dataclasses look their module up
     specification.loader.exec_module(module)
-    return module
+    yield module
+    patch.undo()
 
 
 def test_each_case_has_one_right_answer(script):
