@@ -79,6 +79,17 @@ def test_linear(cpp, rows, width, columns, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("width", "columns"), [(256, 63), (128, 36), (96, 3), (100, 44)])
+def test_linear_rows_do_not_depend_on_their_number(cpp, width, columns, dtype):
+    """Every split of the rows into tiles, and columns beside whole tiles."""
+    x, w = random(16, width, dtype=dtype), random(columns, width, seed=1, dtype=dtype, scale=0.1)
+    whole = cpp.linear(x, w)
+    close(whole, linear(REFERENCE, x.float(), w.float()), dtype)
+    for rows in range(1, 16):
+        assert torch.equal(cpp.linear(x[:rows], w), whole[:rows]), rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", [*SIZES, 64, 65])
 @pytest.mark.parametrize(("latent", "value"), [(128, 64), (100, 20)])
 def test_absorb_output(cpp, rows, latent, value, dtype):

@@ -110,6 +110,14 @@ def test_ties_go_to_the_lower_index(cpp):
     assert scored(cpp, [1.0, 2.0, 1.0, 2.0, 1.0], 1.0, k=4) == [1, 3, 0, 2]
 
 
+@pytest.mark.parametrize("k", [1, 63, 64, 256, 257, 499])
+@pytest.mark.parametrize("levels", [1, 2, 9, 100000])
+def test_order_of_many_with_ties(cpp, levels, k):
+    keys = torch.randint(0, levels, (500,), generator=torch.Generator().manual_seed(levels)) / 7
+    expected = keys.sort(descending=True, stable=True).indices[:k].tolist()
+    assert scored(cpp, keys.tolist(), 1.0, k=k) == expected
+
+
 def test_minus_zero_equals_zero(cpp):
     # a negative key gives ReLU 0 and a negative weight makes it -0.0
     assert scored(cpp, [0.0, -1.0, 0.0, -1.0, 5.0], -1.0, k=4) == [0, 1, 2, 3]

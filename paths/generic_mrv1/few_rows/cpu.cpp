@@ -4,7 +4,6 @@
 
 #include "gemm.h"
 #include "op.h"
-#include "scratch.h"
 
 namespace few_rows_op {
 
@@ -71,12 +70,9 @@ Tensor absorb_query(const Tensor& q_nope, const Tensor& w_uk) {
     const T *from = q_nope.const_data_ptr<T>(), *weights = w_uk.const_data_ptr<T>();
     T* to = query.mutable_data_ptr<T>();
     at::parallel_for(0, heads, grain(rows * nope * latent), [&](int64_t begin, int64_t end) {
-      Scratch<float> y(rows * latent);
-      for (int64_t h = begin; h < end; ++h) {
+      for (int64_t h = begin; h < end; ++h)
         gemm::nn(from + h * q_nope.stride(1), q_nope.stride(0), gemm::Strided<T>{weights + h * nope * latent, latent},
-                 rows, latent, nope, static_cast<float*>(y), latent);
-        for (int64_t t = 0; t < rows; ++t) simd::narrow(y + t * latent, to + (t * heads + h) * latent, latent);
-      }
+                 rows, latent, nope, to + h * latent, heads * latent);
     });
   });
   return query;

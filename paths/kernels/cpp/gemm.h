@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "gemm_bf16.h"
 #include "scratch.h"
 #include "simd.h"
+#include "strided.h"
 
 namespace gemm {
 
@@ -13,14 +15,6 @@ using simd::bf16;
 using simd::load;
 using simd::vf;
 using simd::W;
-
-// Rows that stand `stride` apart. A plain array of row pointers serves the same templates.
-template <typename T>
-struct Strided {
-  const T* data;
-  int64_t stride;
-  const T* operator[](int64_t row) const { return data + row * stride; }
-};
 
 // out[m][n] = x_m · w_n over K for MR × NR rows; NR is 1 or a multiple of 4.
 template <int MR, int NR, typename T>
@@ -67,28 +61,9 @@ template <int MR, int NR, typename T, typename Out>
 inline void dot_block(const T* x, int64_t ldx, const T* const* w, int64_t K, Out* y, int64_t ldy) {
   float out[MR * NR];
   dot_tile<MR, NR>(x, ldx, w, K, out);
-  if constexpr (std::is_same_v<Out, bf16> && MR * NR % W == 0) {
-    bf16 rounded[MR * NR];
-    for (int i = 0; i < MR * NR; i += W) simd::store(rounded + i, load(out + i));
-    for (int m = 0; m < MR; ++m) std::memcpy(y + m * ldy, rounded + m * NR, NR * sizeof(bf16));
-  } else {
-    for (int m = 0; m < MR; ++m)
-      for (int n = 0; n < NR; ++n) y[m * ldy + n] = static_cast<Out>(out[m * NR + n]);
-  }
+  for (int m = 0; m < MR; ++m)
+    for (int n = 0; n < NR; ++n) y[m * ldy + n] = static_cast<Out>(out[m * NR + n]);
 }
-
-// Weights are fetched this many bytes ahead: what the processor fetches by itself falls behind where few rows leave
-// little to compute per column. Behind the last one stand the next matrix's, and a fetch never faults.
-constexpr int64_t kFetchAhead = 8192;
-
-template <typename T>
-inline void fetch_ahead(const Strided<T>& w, int64_t n, int64_t count, int64_t K) {
-  simd::prefetch(reinterpret_cast<const char*>(w[n]) + kFetchAhead, count * K * sizeof(T));
-}
-
-// rows of a cache: who gathers them fetches them
-template <typename T>
-inline void fetch_ahead(const T* const*, int64_t, int64_t, int64_t) {}
 
 template <int NR, typename T, typename Rows, typename Out>
 inline void dot_columns(const T* x, int64_t ldx, const Rows& w, int64_t n, int64_t M, int64_t K, Out* y, int64_t ldy) {
@@ -105,6 +80,9 @@ inline void dot_columns(const T* x, int64_t ldx, const Rows& w, int64_t n, int64
 template <typename T, typename Rows, typename Out>
 inline void nt(const T* x, int64_t ldx, const Rows& w, int64_t M, int64_t N, int64_t K, Out* y, int64_t ldy) {
   int64_t n = 0;
+#ifdef __AVX512BF16__
+  if constexpr (std::is_same_v<T, bf16>) n = dot_strips(x, ldx, w, M, N, K, y, ldy);
+#endif
   if (M < 4)  // one row alone needs more columns in flight to hide the latency of the sum
     for (; n + 8 <= N; n += 8) dot_columns<8>(x, ldx, w, n, M, K, y, ldy);
   for (; n + 4 <= N; n += 4) dot_columns<4>(x, ldx, w, n, M, K, y, ldy);
@@ -165,78 +143,28 @@ inline void nn(const float* x, int64_t ldx, const Rows& w, int64_t M, int64_t N,
   nn_add(x, ldx, w, M, N, K, y, ldy);
 }
 
-#ifdef __AVX512BF16__
-// y = x · w for MR rows and NV times 32 columns from column n on; `live` masks the columns of the last block. Two rows
-// of w are interleaved, so that a lane adds two products at once. Heads' matrices stand one behind the other: while one
-// is multiplied, the next one is fetched.
-template <int MR, int NV>
-inline void pair_block(const bf16* x, int64_t ldx, const Strided<bf16>& w, int64_t n, int64_t K, __mmask32 live, float* y,
-                       int64_t ldy) {
-  vf acc[MR * NV * 2] = {};
-  const auto add = [&](int64_t k, auto has_odd) {
-    __m512bh low[NV], high[NV];
-#pragma GCC unroll 8
-    for (int v = 0; v < NV; ++v) {
-      const int64_t at = n + v * 32;
-      const __m512i even = _mm512_maskz_loadu_epi16(live, w[k] + at);
-      const __m512i odd = has_odd ? _mm512_maskz_loadu_epi16(live, w[k + 1] + at) : _mm512_setzero_si512();
-      low[v] = (__m512bh)_mm512_unpacklo_epi16(even, odd);
-      high[v] = (__m512bh)_mm512_unpackhi_epi16(even, odd);
-      __builtin_prefetch(w[k + K] + at);
-      if constexpr (has_odd) __builtin_prefetch(w[k + 1 + K] + at);
-    }
-#pragma GCC unroll 8
-    for (int m = 0; m < MR; ++m) {
-      uint32_t pair = 0;
-      std::memcpy(&pair, x + m * ldx + k, has_odd ? 4 : 2);
-      const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(pair));
-#pragma GCC unroll 8
-      for (int v = 0; v < NV; ++v) {
-        vf* sums = acc + (m * NV + v) * 2;
-        sums[0] = (vf)_mm512_dpbf16_ps((__m512)sums[0], factor, low[v]);
-        sums[1] = (vf)_mm512_dpbf16_ps((__m512)sums[1], factor, high[v]);
-      }
-    }
-  };
-  int64_t k = 0;
-  for (; k + 2 <= K; k += 2) add(k, std::true_type{});
-  if (k < K) add(k, std::false_type{});
-  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-  for (int m = 0; m < MR; ++m)
-    for (int v = 0; v < NV; ++v) {
-      const __m512 a = (__m512)acc[(m * NV + v) * 2], b = (__m512)acc[(m * NV + v) * 2 + 1];
-      float* to = y + m * ldy + n + v * 32;
-      _mm512_mask_storeu_ps(to, static_cast<__mmask16>(live), _mm512_permutex2var_ps(a, first, b));
-      _mm512_mask_storeu_ps(to + 16, static_cast<__mmask16>(live >> 16), _mm512_permutex2var_ps(a, second, b));
-    }
-}
-
-template <int NV>
-inline void pair_columns(const bf16* x, int64_t ldx, const Strided<bf16>& w, int64_t n, int64_t M, int64_t K,
-                         __mmask32 live, float* y, int64_t ldy) {
-  int64_t m = 0;
-  for (; m + 4 <= M; m += 4) pair_block<4, NV>(x + m * ldx, ldx, w, n, K, live, y + m * ldy, ldy);
-  for (; m + 3 <= M; m += 3) pair_block<3, NV>(x + m * ldx, ldx, w, n, K, live, y + m * ldy, ldy);
-  for (; m + 2 <= M; m += 2) pair_block<2, NV>(x + m * ldx, ldx, w, n, K, live, y + m * ldy, ldy);
-  for (; m < M; ++m) pair_block<1, NV>(x + m * ldx, ldx, w, n, K, live, y + m * ldy, ldy);
-}
-#endif
-
-// y[M, N] = x[M, K] · w with K rows w[k] of N values
-inline void nn(const bf16* x, int64_t ldx, const Strided<bf16>& w, int64_t M, int64_t N, int64_t K, float* y,
-               int64_t ldy) {
+// y[M, N] = x[M, K] · w with K rows w[k] of N values. Heads' matrices stand one behind the other, hence what is fetched
+// after the last columns.
+template <typename Out>
+inline void nn(const bf16* x, int64_t ldx, const Strided<bf16>& w, int64_t M, int64_t N, int64_t K, Out* y, int64_t ldy) {
 #ifdef __AVX512BF16__
   constexpr __mmask32 kAll = 0xffffffffu;
+  const auto next = [&](int64_t n) { return n < N ? w.data + n : w[K]; };
   int64_t n = 0;
   if (M < 4)
-    for (; n + 128 <= N; n += 128) pair_columns<4>(x, ldx, w, n, M, K, kAll, y, ldy);
-  for (; n + 64 <= N; n += 64) pair_columns<2>(x, ldx, w, n, M, K, kAll, y, ldy);
-  for (; n < N; n += 32) pair_columns<1>(x, ldx, w, n, M, K, N - n >= 32 ? kAll : kAll >> (32 - (N - n)), y, ldy);
+    for (; n + 128 <= N; n += 128)
+      pair_columns<4, false>(x, ldx, w.data + n, w.stride, M, K, kAll, next(n + 128), y + n, ldy);
+  for (; n + 64 <= N; n += 64)
+    pair_columns<2, false>(x, ldx, w.data + n, w.stride, M, K, kAll, next(n + 64), y + n, ldy);
+  for (; n + 32 <= N; n += 32)
+    pair_columns<1, false>(x, ldx, w.data + n, w.stride, M, K, kAll, next(n + 32), y + n, ldy);
+  if (n < N)
+    pair_columns<1, true>(x, ldx, w.data + n, w.stride, M, K, kAll >> (32 - (N - n)), w.data, y + n, ldy);
 #else
-  Scratch<float> wide(M * K);
+  Scratch<float> wide(M * K), sums(M * N);
   for (int64_t m = 0; m < M; ++m) simd::convert(x + m * ldx, wide + m * K, K);
-  nn(static_cast<const float*>(wide), K, w, M, N, K, y, ldy);
+  nn(static_cast<const float*>(wide), K, w, M, N, K, static_cast<float*>(sums), N);
+  for (int64_t m = 0; m < M; ++m) simd::narrow(sums + m * N, y + m * ldy, N);
 #endif
 }
 

@@ -118,6 +118,32 @@ inline void sum4(const vf* v, float* out) {
 #endif
 }
 
+#ifdef __AVX512F__
+// [a0 + a1, a2 + a3, b0 + b1, b2 + b3] with the 128-bit parts of a and b, after sum4's first two steps
+inline __m512 sum_lanes(const vf* v) {
+  const __m512 a = (__m512)v[0], b = (__m512)v[1], c = (__m512)v[2], d = (__m512)v[3];
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  return _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+}
+
+inline __m512 sum_halves(const vf* v) {
+  const __m512 a = sum_lanes(v), b = sum_lanes(v + 4);
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+
+// Sums of sixteen vectors, and of eight; each the same additions as in sum4.
+inline __m512 sum16(const vf* v) {
+  const __m512 a = sum_halves(v), b = sum_halves(v + 8);
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+inline __m256 sum8(const vf* v) {
+  const __m512 a = sum_halves(v);
+  return _mm512_castps512_ps256(_mm512_add_ps(_mm512_shuffle_f32x4(a, a, 0x88), _mm512_shuffle_f32x4(a, a, 0xdd)));
+}
+#endif
+
 inline void prefetch(const char* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }

@@ -137,28 +137,47 @@ inline void score_pairs(const bf16* queries, const float* weights, int64_t group
 }
 #endif
 
-// The k best positions, best first, the lower one on a tie. The rank of the last of them is found bit by bit: counting
-// has no branches to mispredict.
+// Up to this many, counting who stands before each costs less than sorting, which mispredicts its branches.
+constexpr int64_t kCountedSort = 256;
+
+// The k best positions of more than k, best first, the lower one on a tie. The rank of the last of them is found bit by
+// bit, from the first one that tells two ranks apart until k stand below: counting has no branches to mispredict.
+// `best` holds k + 1 values.
 void select(const float* scores, int64_t length, int64_t k, uint32_t* ranks, uint64_t* best, int32_t* out) {
-  for (int64_t s = 0; s < length; ++s) ranks[s] = rank(scores[s]);
-  uint32_t last = 0;
-  int64_t before = 0;  // ranks below `last`
-  for (int bit = 31; bit >= 0; --bit) {
+  uint32_t ones = 0, zeros = 0;
+  for (int64_t s = 0; s < length; ++s) {
+    ranks[s] = rank(scores[s]);
+    ones |= ranks[s];
+    zeros |= ~ranks[s];
+  }
+  const int top = ones & zeros ? 32 - __builtin_clz(ones & zeros) : 0;
+  uint32_t last = top == 32 ? 0 : ones >> top << top;
+  int64_t ties = k;  // how many of rank `last` belong to the best
+  for (int bit = top - 1; bit >= 0 && ties > 0; --bit) {
     const uint32_t candidate = last | (1u << bit);
     int32_t below = 0;
     for (int64_t s = 0; s < length; ++s) below += ranks[s] < candidate;
-    if (below < k) {
-      last = candidate;
-      before = below;
-    }
+    if (below > k) continue;
+    last = candidate;
+    ties = k - below;
   }
-  int64_t found = 0, ties = k - before;
+  int64_t found = 0;
   for (int64_t s = 0; s < length; ++s) {
-    if (ranks[s] > last || (ranks[s] == last && ties-- <= 0)) continue;
-    best[found++] = (static_cast<uint64_t>(ranks[s]) << 32) | static_cast<uint64_t>(s);
+    const bool tie = ranks[s] == last;
+    best[found] = (static_cast<uint64_t>(ranks[s]) << 32) | static_cast<uint64_t>(s);
+    found += (ranks[s] < last) | (tie & (ties > 0));
+    ties -= tie;
   }
-  std::sort(best, best + k);
-  for (int64_t i = 0; i < k; ++i) out[i] = static_cast<int32_t>(best[i] & 0xffffffffu);
+  if (k > kCountedSort) {
+    std::sort(best, best + k);
+    for (int64_t i = 0; i < k; ++i) out[i] = static_cast<int32_t>(best[i] & 0xffffffffu);
+    return;
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    int64_t place = 0;
+    for (int64_t j = 0; j < k; ++j) place += best[j] < best[i];
+    out[place] = static_cast<int32_t>(best[i] & 0xffffffffu);
+  }
 }
 
 std::vector<Task> split_tasks(const int32_t* req_rows, int64_t rows) {
@@ -291,7 +310,7 @@ void run_task(const Inputs& in, const Q* queries, const Task& task) {
 #endif
   if (!scored) score_all(c, queries, scores);
   Scratch<uint32_t> ranks(longest);
-  Scratch<uint64_t> best(in.k);
+  Scratch<uint64_t> best(in.k + 1);
   for (int64_t i = 0; i < c.count(); ++i)
     select(scores + i * stride, in.lengths[c.rows[i]], in.k, ranks, best, in.out + c.rows[i] * in.out_stride);
 }

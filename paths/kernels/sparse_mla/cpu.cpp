@@ -16,21 +16,35 @@ using simd::W;
 constexpr int64_t kKeyBlock = 32;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
+// Largest of the lanes, NaN if one is NaN.
+float maximum_of(vf v) {
+  float lanes[W];
+  simd::store(lanes, v);
+  for (int width = W / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i)
+      lanes[i] = lanes[i + width] > lanes[i] || lanes[i + width] != lanes[i + width] ? lanes[i + width] : lanes[i];
+  return lanes[0];
+}
+
 // Scores of one head become probabilities relative to the running maximum; returns the factor of what came before.
+// `scores` has room for whole vectors.
 float softmax_step(float* scores, int64_t count, float scale, float& maximum, float& total) {
-  float largest = maximum;
-  for (int64_t i = 0; i < count; ++i) {
-    scores[i] *= scale;
-    largest = scores[i] > largest || scores[i] != scores[i] ? scores[i] : largest;
+  const int64_t padded = (count + W - 1) / W * W;
+  for (int64_t i = count; i < padded; ++i) scores[i] = kMinusInf;
+  vf top = simd::splat(kMinusInf);
+  for (int64_t i = 0; i < padded; i += W) {
+    const vf s = simd::load(scores + i) * scale;
+    simd::store(scores + i, s);
+    top = (s > top) | (s != s) ? s : top;
   }
+  const float here = maximum_of(top), largest = here > maximum || here != here ? here : maximum;
   if (largest == kMinusInf) {
     std::fill(scores, scores + count, 0.0f);
     return 1.0f;
   }
   const float before = maximum == kMinusInf ? 0.0f : std::exp(maximum - largest);
-  for (int64_t i = count; i < (count + W - 1) / W * W; ++i) scores[i] = kMinusInf;
   vf sum = {};
-  for (int64_t i = 0; i < count; i += W) {
+  for (int64_t i = 0; i < padded; i += W) {
     const vf p = simd::exp(simd::load(scores + i) - largest);
     simd::store(scores + i, p);
     sum += p;

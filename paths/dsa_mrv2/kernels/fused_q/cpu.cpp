@@ -41,12 +41,9 @@ void absorb(const at::Tensor& q, const at::Tensor& w_uk, at::Tensor& packed) {
   }
   const T *from = q.const_data_ptr<T>(), *weights = w_uk.const_data_ptr<T>();
   at::parallel_for(0, heads, grain(rows * nope * latent), [&](int64_t begin, int64_t end) {
-    Scratch<float> y(rows * latent);
-    for (int64_t h = begin; h < end; ++h) {
+    for (int64_t h = begin; h < end; ++h)
       gemm::nn(from + h * head_width, q.stride(0), gemm::Strided<T>{weights + h * nope * latent, latent}, rows, latent,
-               nope, static_cast<float*>(y), latent);
-      for (int64_t t = 0; t < rows; ++t) simd::narrow(y + t * latent, to + (t * heads + h) * width, latent);
-    }
+               nope, to + h * width, heads * width);
   });
 }
 
