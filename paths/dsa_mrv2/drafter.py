@@ -41,8 +41,6 @@ class DrafterV2:
         most, device = step_inputs.max_reqs, step_inputs.device
         # of each request of a step; a graph finds them here
         self._slots = torch.full((most,), -1, dtype=torch.int32, device=device)
-        self._last_rows = torch.zeros(most, dtype=torch.int64, device=device)
-        self._last_positions = torch.zeros(most, dtype=torch.int64, device=device)
 
     @torch.inference_mode()
     def propose(
@@ -67,10 +65,7 @@ class DrafterV2:
         states, _ = self._drafts.run(0, plan.shape)
         if count == 0:
             return
-        last = self._last_rows[:count]
-        inputs.hidden[:count].copy_(self._kernels.gather_rows(states, last))
-        if self._drafts.reuses_selection:
-            inputs.topk_indices[:count].copy_(inputs.topk_indices[last])
+        inputs.hidden[:count].copy_(states[:count])
         if all_greedy:
             self._chain.run(self._one_row_each(plan, table, self._mtp - 1))
         else:
@@ -109,8 +104,9 @@ class DrafterV2:
             lengths=views.lengths,
             slot_mapping=views.slot_mapping,
             draft_slots=self._slots,
-            last_rows=self._last_rows,
-            last_positions=self._last_positions,
+            last_rows=self._inputs.last_rows,
+            last_positions=self._inputs.last_positions,
+            last_lengths=self._inputs.last_lengths,
         )
 
     def _advance(self, tokens: Tensor, step: int, batch: ForwardBatch) -> None:
@@ -122,7 +118,7 @@ class DrafterV2:
         self._kernels.advance_drafts(
             tokens,
             self._slots[:count],
-            self._last_positions[:count],
+            self._inputs.last_positions[:count],
             self._states.limits,
             batch.block_table,
             step=step,
@@ -143,7 +139,7 @@ class DrafterV2:
             top_k=kept.top_k,
             top_p=kept.top_p,
             seeds=kept.seeds,
-            positions=self._last_positions[:count] + (step + 2),
+            positions=self._inputs.last_positions[:count] + (step + 2),
             all_greedy=False,
             rows=slots,
         )

@@ -119,7 +119,7 @@ class DsaModel:
     def draft(
         self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
     ) -> Tensor:
-        """States `[T, Dm]` of draft `step`, after the MTP layer's norm; writes into that layer's cache."""
+        """States `[N, Dm]` of draft `step`, after the MTP layer's norm; writes into that layer's cache."""
         with forward_context(self.draft_context(batch, caches, step=step)):
             return self._draft(batch, hidden, caches, step)
 
@@ -148,7 +148,7 @@ class DsaModel:
         mtp, cache = self._mtp[number], caches[len(self.layers) + number]
         keeps, weights, layer = self.config.reuses_selection(step), mtp.weights, mtp.layer
         if not keeps and not self._needs_scores(batch):
-            self._kernels.select_all(batch.lengths, out=batch.topk_indices)
+            self._kernels.select_all(batch.queries.lengths, out=batch.queries.topk_indices)
         _, embedded = self._fused.embed_norm(batch.input_ids, weights.embed_tokens, weights.enorm, eps)
         state = self._kernels.rms_norm(hidden, weights.hnorm, eps)
         residual = self._fused.linear(torch.cat([embedded, state], dim=-1), weights.eh_proj)
@@ -176,9 +176,10 @@ class DsaModel:
         *,
         ranks: bool,
     ) -> tuple[Tensor, Tensor]:
-        """hidden `[T, Dm]` normed → (the next layer's normed input, residual)."""
+        """hidden `[T, Dm]` normed → (the next layer's normed input, residual) `[N, Dm]`."""
         eps = self.config.rms_norm_eps
         attended = self._group.all_reduce(self._attention(layer, hidden, batch, cache, ranks=ranks))
+        residual = self._wanted(residual, batch)
         hidden, residual = self._kernels.add_rms_norm(attended, residual, layer.post_attention_norm, eps)
         output = self._group.all_reduce(self._feed_forward(layer, hidden))
         return self._kernels.add_rms_norm(output, residual, layer.next_norm, eps)
@@ -206,6 +207,7 @@ class DsaModel:
         q_latent = self._fused.fused_norm_rope(
             projected, layer.norms, self._rotary, batch, cache, hadamard=self.hadamard
         )
+        q_latent = self._wanted(q_latent, batch)
         scored = layer.has_indexer and ranks
         width = config.num_attention_heads * config.qk_head_dim
         query_proj = layer.query_proj if scored else layer.query_proj[:width]
@@ -213,13 +215,13 @@ class DsaModel:
             self._fused.linear(q_latent, query_proj),
             layer.w_uk,
             self._rotary,
-            batch.positions,
-            projected[:, -config.index_n_heads :] if scored else None,
+            batch.queries.positions,
+            self._wanted(projected[:, -config.index_n_heads :], batch) if scored else None,
             index_dim=config.index_head_dim,
             index_dtype=cache.index_dtype,
             hadamard=self.hadamard,
         )
-        output = break_output(hidden, hidden.shape[0], layer.o_proj.shape[1])
+        output = break_output(hidden, q.shape[0], layer.o_proj.shape[1])
         self._sparse_attention(layer, q, index_q, index_weights, cache, output)
         return self._fused.linear(output, layer.o_proj)
 
@@ -238,7 +240,7 @@ class DsaModel:
         The tensors may have padding rows behind those of the running batch: their output is 0. What it is
         would else decide which experts they take, and so how many rows share a multiplication.
         """
-        batch = current_context().batch
+        batch = current_context().batch.queries
         live = batch.num_tokens
         if q.shape[0] != live:
             output[live:].zero_()
@@ -250,6 +252,10 @@ class DsaModel:
             q, cache, batch, k, latent=self.config.kv_lora_rank, scale=self.config.softmax_scale
         )
         self._fused.absorb_output(latent, layer.w_uv, output)
+
+    def _wanted(self, x: Tensor, batch: ForwardBatch) -> Tensor:
+        """Rows of x `[T, D]` that attend."""
+        return x if batch.wanted is None else self._kernels.gather_rows(x, batch.wanted.rows)
 
     def _needs_scores(self, batch: ForwardBatch) -> bool:
         """Where every row sees at most index_topk keys, nothing is ranked and the indexer needs no query."""

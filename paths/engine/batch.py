@@ -27,10 +27,24 @@ class ForwardBatch:
     block_table: Tensor  # [rows, max_blocks] int32, unit inner stride
     topk_indices: Tensor  # [T, index_topk] int32: request-local positions, −1 unused; kept across layers
     max_length: int  # largest of `lengths`, known on the host
+    wanted: WantedRows | None = None  # None: all rows
 
     @property
     def num_tokens(self) -> int:
         return self.input_ids.shape[0]
+
+    @property
+    def queries(self) -> ForwardBatch:
+        """The rows that attend, and whose states a forward pass returns."""
+        return self if self.wanted is None else self.wanted.batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedRows:
+    """The N rows of a batch whose states are used; the others only leave their keys."""
+
+    rows: Tensor  # [N] int64, their numbers in the batch
+    batch: ForwardBatch  # the same rows as a batch that writes nothing: slots are −1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,14 +36,16 @@ class Model(ForwardPass, Protocol):
     def draft(
         self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
     ) -> Tensor:
-        """States [T, Dm] of draft `step`, normed once: for `draft_logits`, and the next draft's `hidden`.
+        """States [N, Dm] of draft `step`, normed once: for `draft_logits`, and the next draft's `hidden`.
+
+        The N rows are those of `batch.queries`; of all others only the keys are written.
 
         A row of position i has input_ids t(i + 1), positions i, slot and length of position i, and predicts
         t(i + 2). hidden [T, Dm]: for step 0 what `forward` returned for the row, later the row's state of the
         draft before. Draft `step` is made by MTP layer `step` mod their number, in that layer's cache.
         Where `config.reuses_selection(step)`, `batch.topk_indices` must hold on entry the row that draft 0
-        left for the last token of the row's request, and is left as it is; else it is written. Only with
-        weights that were loaded for drafts.
+        left for the last token of the row's request, and is left as it is; else that of `batch.queries` is
+        written. Only with weights that were loaded for drafts.
         """
 
     def draft_logits(self, hidden: Tensor, *, step: int = 0) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from paths.engine.batch import NULL_BLOCK, ForwardBatch
+from paths.engine.batch import NULL_BLOCK, ForwardBatch, WantedRows
 from paths.graphs.shape import BatchShape
 
 
@@ -75,6 +77,10 @@ class StaticInputs:
         """Views of the live rows."""
         return self.padded(shape.num_tokens, shape.num_reqs, max_length=shape.max_length)
 
+    def num_outputs(self, shape: BatchShape) -> int:
+        """Rows of the states that a forward pass over `batch(shape)` returns."""
+        return shape.num_tokens
+
     def padded(self, num_tokens: int, num_reqs: int, *, max_length: int) -> ForwardBatch:
         """Views of the first rows, live or padding."""
         return ForwardBatch(
@@ -106,15 +112,71 @@ class StaticInputs:
 
 
 class DraftInputs(StaticInputs):
-    """The buffers of `of`, shared, and the hidden states that a draft starts from."""
+    """The buffers of `of`, shared, the hidden states that a draft starts from, and where requests end."""
 
     hidden: Tensor  # [max_tokens, Dm]
+    last_rows: Tensor  # [max_reqs] int64: of each request its last live row, 0 where nothing is drafted
+    last_positions: Tensor  # [max_reqs] int64: of that row
+    last_lengths: Tensor  # [max_reqs] int32: of that row, 0 where nothing is drafted
 
     def __init__(self, of: StaticInputs, *, hidden_size: int, dtype: torch.dtype) -> None:
-        hidden = torch.zeros(of.max_tokens, hidden_size, dtype=dtype, device=of.device)
-        self.__dict__.update(of.tensors(), hidden=hidden)
+        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=of.device)
+
+        self.__dict__.update(
+            of.tensors(),
+            hidden=zeros(of.max_tokens, hidden_size, dtype=dtype),
+            last_rows=zeros(of.max_reqs, dtype=torch.int64),
+            last_positions=zeros(of.max_reqs, dtype=torch.int64),
+            last_lengths=zeros(of.max_reqs, dtype=torch.int32),
+        )
 
     def pad(self, shape: BatchShape, *, num_tokens: int, num_reqs: int) -> None:
         """As for any step; hidden states of padding rows are 0."""
         super().pad(shape, num_tokens=num_tokens, num_reqs=num_reqs)
-        self.hidden[shape.num_tokens : num_tokens].zero_()
+        if num_tokens > shape.num_tokens:
+            self.hidden[shape.num_tokens : num_tokens].zero_()
+
+
+class FirstDraftInputs(DraftInputs):
+    """The buffers of `of` as inputs of draft 0, which is asked for the state of each request's last row."""
+
+    _request_rows: Tensor  # [max_reqs] int32: 0, 1, …
+    _no_ids: Tensor  # [max_reqs] int64
+    _no_slots: Tensor  # [max_reqs] int64
+
+    def __init__(self, of: DraftInputs) -> None:
+        rows = torch.arange(of.max_reqs, dtype=torch.int32, device=of.device)
+        self.__dict__.update(
+            of.tensors(),
+            _request_rows=rows,
+            _no_ids=torch.zeros_like(rows, dtype=torch.int64),
+            _no_slots=torch.full_like(rows, -1, dtype=torch.int64),
+        )
+
+    def num_outputs(self, shape: BatchShape) -> int:
+        """One row per request."""
+        return shape.num_reqs
+
+    def padded(self, num_tokens: int, num_reqs: int, *, max_length: int) -> ForwardBatch:
+        """The selection of the wanted rows stands where drafts of one row per request look for theirs."""
+        batch = super().padded(num_tokens, num_reqs, max_length=max_length)
+        last = ForwardBatch(
+            input_ids=self._no_ids[:num_reqs],
+            positions=self.last_positions[:num_reqs],
+            slot_mapping=self._no_slots[:num_reqs],
+            req_rows=self._request_rows[:num_reqs],
+            lengths=self.last_lengths[:num_reqs],
+            block_table=batch.block_table,
+            topk_indices=self.topk_indices[:num_reqs],
+            max_length=max_length,
+        )
+        return replace(batch, wanted=WantedRows(rows=self.last_rows[:num_reqs], batch=last))
+
+    def pad(self, shape: BatchShape, *, num_tokens: int, num_reqs: int) -> None:
+        """Padding requests want row 0, and see no key there. A PIECEWISE graph has one per token row."""
+        num_reqs = num_reqs or min(num_tokens, self.max_reqs)
+        super().pad(shape, num_tokens=num_tokens, num_reqs=num_reqs)
+        if num_reqs > shape.num_reqs:
+            for buffer in (self.last_rows, self.last_positions, self.last_lengths):
+                buffer[shape.num_reqs : num_reqs].zero_()

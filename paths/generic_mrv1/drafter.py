@@ -47,7 +47,6 @@ class DrafterV1:
         device = self._inputs.device
         self._draft_ids = torch.zeros(slots * (1 + self._mtp), dtype=torch.int64, device=device)
         self._starts = torch.zeros(slots + 1, dtype=torch.int32, device=device)
-        self._rows = torch.zeros(slots, dtype=torch.int64, device=device)
         self._slots = torch.zeros(slots, dtype=torch.int64, device=device)
         self._probs: Tensor | None = None  # [S, mtp, V] by slot: 0 bytes while every request is greedy
 
@@ -78,7 +77,7 @@ class DrafterV1:
         draft 0 has the shape of the step.
         """
         count = plan.num_samples
-        last = self._prepare_first(plan, rejected)
+        self._prepare_first(plan, rejected)
         self._inputs.hidden[: len(hidden)].copy_(hidden)
         states, _ = self._drafts.run(0, plan.shape)
         if count == 0:
@@ -86,11 +85,8 @@ class DrafterV1:
         slots = plan.slots[:count]
         rows = self._batch.row_of_slot[slots]
         position = (plan.start + plan.num_tokens)[:count] - rejected - 1
-        states = self._pick(states, last)
+        states = states[:count]
         tokens = [self._draft(0, states, slots, rows, position)]
-        if self._drafts.reuses_selection:
-            selected = self._pick(self._inputs.topk_indices, last)
-            self._inputs.topk_indices[:count].copy_(selected)
         for step in range(1, self._mtp):
             shape = self._prepare_later(step, rows, position + step, table.max_total[slots])
             self._inputs.input_ids[:count].copy_(tokens[-1])
@@ -99,8 +95,8 @@ class DrafterV1:
             tokens.append(self._draft(step, states, slots, rows, position + step))
         self._batch.draft_ids[rows] = self._staging.read(torch.stack(tokens, dim=1))
 
-    def _prepare_first(self, plan: StepPlan, rejected: IntArray) -> IntArray:
-        """Ids shifted by one against the step's; of each of the first N requests, its last live row `[N]`."""
+    def _prepare_first(self, plan: StepPlan, rejected: IntArray) -> None:
+        """Ids shifted by one against the step's, and the last live row of each request that drafts."""
         count, rows = plan.num_samples, self._batch.row_of_slot[plan.slots]
         ends = np.cumsum(plan.num_tokens, dtype=np.int32)
         live_ends = ends.copy()
@@ -117,7 +113,11 @@ class DrafterV1:
         self._send("input_ids", 0, ids, inputs.input_ids)
         self._send("slot_mapping", 0, slots, inputs.slot_mapping)
         self._send("lengths", 0, following, inputs.lengths)
-        return live_ends[:count] - 1
+        last = np.where(np.arange(len(rows)) < count, live_ends - 1, 0)
+        lengths = np.where(np.arange(len(rows)) < count, following[last], 0)
+        self._send("last_rows", 0, last, inputs.last_rows)
+        self._send("last_positions", 0, np.maximum(lengths - 1, 0), inputs.last_positions)
+        self._send("last_lengths", 0, lengths, inputs.last_lengths)
 
     def _prepare_later(self, step: int, rows: IntArray, positions: IntArray, limit: IntArray) -> BatchShape:
         """One row per request; those past their limit are padding, and what they draft is not used."""
@@ -135,12 +135,6 @@ class DrafterV1:
         return BatchShape(
             num_tokens=len(rows), num_reqs=len(rows), query_len=1, max_length=int(lengths.max())
         )
-
-    def _pick(self, x: Tensor, rows: IntArray) -> Tensor:
-        """Rows `[N]` of x `[T, D]`; a single one is a view."""
-        if len(rows) == 1:
-            return x.narrow(0, int(rows[0]), 1)
-        return x.index_select(0, self._staging.send("draft_rows", rows, self._rows))
 
     def _send(self, name: str, step: int, values: np.ndarray, out: Tensor) -> None:
         """From memory of this draft's own: the copies of the one before may still be under way."""

@@ -46,10 +46,16 @@ class GenericLayer:
         self._a_sizes = [matrix.shape[0] for matrix in from_hidden]
         self._q_b_sizes = [matrix.shape[0] for matrix in from_q_latent]
 
-    def attention(self, h: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """h `[T, Dm]` normed, cos and sin `[T, R / 2]` of each row's position → `[T, Dm]`."""
+    def attention(self, h: Tensor, cos: Tensor, sin: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """h `[T, Dm]` normed, cos and sin `[T, R / 2]` of each row's position → `[N, Dm]`.
+
+        wanted int64 `[N]`: rows that attend; None: all. The others only leave their keys.
+        """
         c, w, products = self.config, self.weights.attention, self.products
         q_a, kv_a, *index_a = products.linear(h, self._a_proj).split(self._a_sizes, dim=-1)
+        q_cos, q_sin = cos, sin
+        if wanted is not None:
+            q_a, q_cos, q_sin = q_a[wanted], cos[wanted], sin[wanted]
         q_latent = rms_norm(q_a, w.q_a_layernorm, c.rms_norm_eps)
         q, *index_q = products.linear(q_latent, self._q_b_proj).split(self._q_b_sizes, dim=-1)
         q_nope, q_pe = q.unflatten(-1, (-1, c.qk_head_dim)).split(
@@ -57,12 +63,16 @@ class GenericLayer:
         )
         latent, k_pe = kv_a.split((c.kv_lora_rank, c.qk_rope_head_dim), -1)
         latent = rms_norm(latent, w.kv_a_layernorm, c.rms_norm_eps)
-        q_pe = rotate(q_pe, cos, sin, interleaved=c.rope_interleave)
+        q_pe = rotate(q_pe, q_cos, q_sin, interleaved=c.rope_interleave)
         k_pe = rotate(k_pe[:, None], cos, sin, interleaved=c.rope_interleave)[:, 0]
         query = torch.cat([products.absorb_query(q_nope, w.w_uk), q_pe], dim=-1)
         if index_a:
             index_k, index_w = index_a
-            index_inputs = self._index_inputs(index_q[0], index_k, index_w, cos, sin)
+            index_inputs = (
+                self._rotate_first(index_q[0].unflatten(-1, (-1, c.index_head_dim)), q_cos, q_sin),
+                self._index_key(index_k, cos, sin),
+                index_w if wanted is None else index_w[wanted],
+            )
         # from here to the attention's output the compiler sees opaque ops only: one split per layer
         ops.mla_cache_write(latent, k_pe, self.layer)
         if index_a:
@@ -78,17 +88,14 @@ class GenericLayer:
         assert self.weights.mlp is not None
         return self.group.all_reduce(mlp(h, self.weights.mlp, self.products))
 
-    def _index_inputs(
-        self, q: Tensor, k: Tensor, w: Tensor, cos: Tensor, sin: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """q `[T, nI × dI]`, k `[T, dI]`, w `[T, nI]` → rotated q `[T, nI, dI]`, normed and rotated k, w."""
-        c, weights = self.config, self.weights.indexer
+    def _index_key(self, k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """k `[T, dI]` normed and rotated."""
+        weights = self.weights.indexer
         assert weights is not None
         normed = F.layer_norm(
             k.float(), k.shape[-1:], weights.k_norm_weight, weights.k_norm_bias, INDEX_K_NORM_EPS
         ).to(k.dtype)
-        query = self._rotate_first(q.unflatten(-1, (-1, c.index_head_dim)), cos, sin)
-        return query, self._rotate_first(normed[:, None], cos, sin)[:, 0], w
+        return self._rotate_first(normed[:, None], cos, sin)[:, 0]
 
     def _rotate_first(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """The indexer's rope part stands first in each vector, unlike in the main attention."""

@@ -114,11 +114,11 @@ class GenericModel:
     def draft(
         self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
     ) -> Tensor:
-        """States `[T, Dm]` of draft `step`, after the MTP layer's norm. Raises ValueError as `forward`."""
+        """States `[N, Dm]` of draft `step`, after the MTP layer's norm. Raises ValueError as `forward`."""
         self._check_length(batch)
         with torch.inference_mode(), forward_context(self.draft_context(batch, caches, step=step)):
             self._select_for_draft(batch, step)
-            return self._mtp_layer(step).run(batch.input_ids, batch.positions, hidden)
+            return self._mtp_layer(step).run(batch.input_ids, batch.positions, hidden, _wanted(batch))
 
     def draft_logits(self, hidden: Tensor, *, step: int = 0) -> Tensor:
         """hidden `[N, Dm]` → float32 `[N, V]`."""
@@ -135,7 +135,7 @@ class GenericModel:
     ) -> Callable[[], Tensor]:
         """A draft over these tensors, for a capture; inside of its context."""
         self._select_for_draft(batch, step)
-        run = self._mtp_layer(step).bind(batch.input_ids, batch.positions, hidden)
+        run = self._mtp_layer(step).bind(batch.input_ids, batch.positions, hidden, _wanted(batch))
 
         def draft() -> Tensor:
             self._select_for_draft(batch, step)
@@ -175,7 +175,7 @@ class GenericModel:
     def _select(self, batch: ForwardBatch) -> None:
         """Where no row sees more than index_topk keys, all are selected for the whole step."""
         if batch.max_length <= self.config.index_topk:
-            self.kernels.select_all(batch.lengths, out=batch.topk_indices)
+            self.kernels.select_all(batch.queries.lengths, out=batch.queries.topk_indices)
 
     def _hidden(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         eps = self.config.rms_norm_eps
@@ -199,3 +199,11 @@ class GenericModel:
             if writes_float32(hidden):
                 return torch.mm(hidden, head.t(), out_dtype=torch.float32)
             return self._products.linear(hidden, head).float()
+
+
+def _wanted(batch: ForwardBatch) -> Tensor:
+    """Numbers of the rows whose states are used: one compiled graph serves draft 0 and later ones."""
+    if batch.wanted is not None:
+        return batch.wanted.rows
+    with torch.inference_mode(mode=False):  # a kind of tensor of its own, for which would be compiled again
+        return torch.arange(batch.num_tokens, device=batch.positions.device)

@@ -42,23 +42,28 @@ class GenericMtpLayer:
         self.head = weights.head
         self.compiler = PiecewiseCompiler(self._states, split_ops=SPLIT_OPS) if compiled else None
 
-    def run(self, input_ids: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
-        """input_ids and positions int64 `[T]`, hidden `[T, Dm]` → states `[T, Dm]` after shared_head.norm."""
-        forward = self._states if self.compiler is None else self.compiler
-        return forward(input_ids, positions, hidden)
+    def run(self, input_ids: Tensor, positions: Tensor, hidden: Tensor, wanted: Tensor) -> Tensor:
+        """input_ids and positions int64 `[T]`, hidden `[T, Dm]` → states after shared_head.norm `[N, Dm]`.
 
-    def bind(self, input_ids: Tensor, positions: Tensor, hidden: Tensor) -> Callable[[], Tensor]:
+        wanted int64 `[N]`: the rows whose states are used.
+        """
+        forward = self._states if self.compiler is None else self.compiler
+        return forward(input_ids, positions, hidden, wanted)
+
+    def bind(
+        self, input_ids: Tensor, positions: Tensor, hidden: Tensor, wanted: Tensor
+    ) -> Callable[[], Tensor]:
         """`run` over these very tensors, for a capture."""
         if self.compiler is not None:
-            return self.compiler.bind(input_ids, positions, hidden)
-        return lambda: self._states(input_ids, positions, hidden)
+            return self.compiler.bind(input_ids, positions, hidden, wanted)
+        return lambda: self._states(input_ids, positions, hidden, wanted)
 
-    def _states(self, input_ids: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
+    def _states(self, input_ids: Tensor, positions: Tensor, hidden: Tensor, wanted: Tensor) -> Tensor:
         eps, w, layer = self._config.rms_norm_eps, self._weights, self._layer
         cos, sin = self._cos[positions], self._sin[positions]
         embedded = rms_norm(F.embedding(input_ids, w.embed_tokens), w.enorm, eps)
         joined = torch.cat([embedded, rms_norm(hidden, w.hnorm, eps)], dim=-1)
         residual = layer.products.linear(joined, w.eh_proj)
-        update = layer.attention(rms_norm(residual, w.layer.input_layernorm, eps), cos, sin)
-        h, residual = add_rms_norm(update, residual, w.layer.post_attention_layernorm, eps)
+        update = layer.attention(rms_norm(residual, w.layer.input_layernorm, eps), cos, sin, wanted)
+        h, residual = add_rms_norm(update, residual[wanted], w.layer.post_attention_layernorm, eps)
         return add_rms_norm(layer.feed_forward(h), residual, w.norm, eps)[0]

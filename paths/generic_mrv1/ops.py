@@ -40,21 +40,25 @@ def _indexer(q: Tensor, k: Tensor, w: Tensor, layer: int) -> None:
     context = current_context()
     kernels, cache, batch = context.kernels, context.caches[layer], context.batch
     if k.shape[0] != batch.num_tokens:
-        q, k, w = q[: batch.num_tokens], k[: batch.num_tokens], w[: batch.num_tokens]
+        k = k[: batch.num_tokens]
     kernels.index_k_write(k, batch.slot_mapping, cache, hadamard=context.hadamard)
     if batch.max_length <= context.index_topk or context.keep_selection:
         return
+    live = batch.queries.num_tokens
+    if q.shape[0] != live:
+        q, w = q[:live], w[:live]
     query, weights = kernels.index_q_prepare(q, w, index_dtype=cache.index_dtype, hadamard=context.hadamard)
-    kernels.index_topk(query, weights, cache, batch, context.index_topk)
+    kernels.index_topk(query, weights, cache, batch.queries, context.index_topk)
 
 
 def _sparse_attention(q: Tensor, latent: int, scale: float, layer: int) -> Tensor:
     context = current_context()
-    rows, live = q.shape[0], context.batch.num_tokens
+    batch = context.batch.queries
+    rows, live = q.shape[0], batch.num_tokens
     out, _ = context.kernels.sparse_mla(
         q[:live] if rows != live else q,
         context.caches[layer],
-        context.batch,
+        batch,
         context.index_topk,
         latent=latent,
         scale=scale,

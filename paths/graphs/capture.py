@@ -96,7 +96,7 @@ class GraphCapturer:
         longest = self._model.max_model_len
         batch = self._inputs.padded(
             descriptor.num_tokens,
-            max(descriptor.num_reqs, 1),
+            descriptor.num_reqs or min(descriptor.num_tokens, self._inputs.max_reqs),
             max_length=longest if descriptor.sparse else min(self._inputs.index_topk, longest),
         )
         context = self._model.context(batch, self._caches)
@@ -107,7 +107,7 @@ class GraphCapturer:
             self._backend.synchronize()  # what the warm-up still uses must not be handed to the capture
             if self.output is None:
                 self.output = hidden.new_empty(rows, hidden.shape[1])
-            output = self.output[: descriptor.num_tokens]
+            output = self.output[: len(hidden)]
             recording = self._backend.recording()
             capture = BreakableCapture(recording, inline=descriptor.mode is GraphMode.FULL)
             hook = KernelHook(capture, kernels=kernels, inputs=self._inputs, caches=self._caches)

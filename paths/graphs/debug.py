@@ -33,17 +33,19 @@ class ReplayChecks:
                 "old storage; write into them, never rebind them"
             )
         poison(self._output)
+        queries = graph.context.batch.queries.num_tokens
+        live = {queries: self._inputs.num_outputs(shape), graph.descriptor.num_tokens: shape.num_tokens}
         for buffer in graph.replay.buffers:
-            if buffer.dim() > 0 and buffer.shape[0] == graph.descriptor.num_tokens:
-                poison(buffer[shape.num_tokens :])
+            if buffer.dim() > 0 and buffer.shape[0] in live:
+                poison(buffer[live[buffer.shape[0]] :])
 
-    def after(self, shape: BatchShape) -> None:
-        """Raises RuntimeError where a live row has become NaN."""
-        bad = self._output[: shape.num_tokens].isnan().any(dim=-1)
+    def after(self, hidden: Tensor) -> None:
+        """Raises RuntimeError where a live row of the states `[N, Dm]` has become NaN."""
+        bad = hidden.isnan().any(dim=-1)
         if bool(bad.any()):
             rows = bad.nonzero().flatten().tolist()
             raise RuntimeError(
-                f"hidden states of the live rows {rows} hold NaN after a replay of {shape.num_tokens} rows: "
+                f"hidden states of the live rows {rows} hold NaN after a replay of {len(hidden)} rows: "
                 "padding reached them, or the caches hold NaN"
             )
 

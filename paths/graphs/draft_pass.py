@@ -49,7 +49,7 @@ class DraftPass:
         self.recorded_ops: Any = getattr(model, "recorded_ops", {})
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
-        """States [T, Dm] of the draft."""
+        """States [N, Dm] of the draft."""
         return self._model.draft(batch, self._hidden(batch), caches, step=self.step)
 
     def num_breaks(self) -> int:

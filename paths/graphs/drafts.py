@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from paths.api import UserError
-from paths.engine.batch import ForwardBatch, LayerCache
-from paths.engine.static_inputs import DraftInputs
+from paths.engine.batch import ForwardBatch, LayerCache, WantedRows
+from paths.engine.static_inputs import DraftInputs, FirstDraftInputs
 from paths.graphs.backend import GraphBackend
 from paths.graphs.capture import CaptureReport
 from paths.graphs.config import GraphConfig, GraphMode
@@ -24,8 +25,10 @@ from paths.models.config import ModelConfig
 class GraphedDrafts:
     """Drafts 0 to mtp − 1. Those of one MTP layer that select keys the same way are one forward pass.
 
-    Draft 0 runs on all rows of the step, query_len 1 + mtp where it is uniform; later ones on one row per
-    request. Raises UserError for a configuration that the model cannot serve.
+    Draft 0 runs on all rows of the step, query_len 1 + mtp where it is uniform, and returns the states of
+    the last one of each request; later drafts run on one row per request. Steps with a part of a prompt draft
+    without a graph: it would hold a query for every row of the prompt. Raises UserError for a configuration
+    that the model cannot serve.
     """
 
     def __init__(
@@ -50,28 +53,31 @@ class GraphedDrafts:
         self._config = config
         self._backend = backend
         self._chain: GraphedForward | None = None
-        self.reuses_selection = model_config.reuses_selection(1)  # later drafts keep that of draft 0
         self._caches = caches
+        first = FirstDraftInputs(inputs)
+        self._eager = [DraftPass(model, first, step=0)]
+        self._first = GraphedForward(
+            model=self._eager[0],
+            caches=caches,
+            inputs=first,
+            config=replace(config.with_drafts(mtp), mixed=GraphMode.NONE),
+            backend=backend,
+        )
         self._keys = [(step % layers, model_config.reuses_selection(step)) for step in range(mtp)]
-        self._passes: dict[tuple[int, bool], GraphedForward] = {}
-        self._eager: list[DraftPass] = []
+        self._later: dict[tuple[int, bool], GraphedForward] = {}
         for step, key in enumerate(self._keys):
-            if key not in self._passes:
+            if step > 0 and key not in self._later:
                 draft = DraftPass(model, inputs, step=step)
                 self._eager.append(draft)
-                self._passes[key] = GraphedForward(
-                    model=draft,
-                    caches=caches,
-                    inputs=inputs,
-                    config=config.with_drafts(mtp) if step == 0 else _one_row(config),
-                    backend=backend,
+                self._later[key] = GraphedForward(
+                    model=draft, caches=caches, inputs=inputs, config=_one_row(config), backend=backend
                 )
 
     @property
     def passes(self) -> list[GraphedForward]:
         """Each different forward pass once, with its counts."""
         chain = [] if self._chain is None else [self._chain]
-        return [*self._passes.values(), *chain]
+        return [self._first, *self._later.values(), *chain]
 
     def join_greedy(self, advance: Advance) -> GraphedForward:
         """All greedy drafts behind draft 0 as one pass, to be called before `capture`.
@@ -90,9 +96,14 @@ class GraphedDrafts:
         return self._chain
 
     def compile(self, batch: ForwardBatch) -> Iterator[tuple[int, Tensor]]:
-        """Run every different pass without a graph, for first calls compile. Yields a step, its states."""
+        """Run every different pass without a graph, for first calls compile. Yields a step, its states.
+
+        batch: padding rows. Draft 0 is asked for half of them, so that their number is not taken to be that
+        of all.
+        """
         for draft in self._eager:
-            yield draft.step, draft.forward(batch, self._caches)
+            rows = batch if draft.step > 0 else half_wanted(batch)
+            yield draft.step, draft.forward(rows, self._caches)
 
     def capture(self) -> CaptureReport:
         """Capture all, once, before the first step. `breaks` is that of one draft."""
@@ -105,11 +116,29 @@ class GraphedDrafts:
         )
 
     def run(self, step: int, shape: BatchShape) -> tuple[Tensor, GraphMode]:
-        """States [num_tokens, Dm] of draft `step` for the live rows of the inputs, and how they were made.
+        """States of draft `step` for the live rows of the inputs, and how they were made.
 
-        Reads `inputs.hidden` too. The tensor is valid until the next call.
+        Of draft 0 `[num_reqs, Dm]`, those of `inputs.last_rows`; it leaves their selections in the first rows
+        of `inputs.topk_indices`. Of later drafts `[num_tokens, Dm]`. Reads `inputs.hidden` too. The tensor is
+        valid until the next call.
         """
-        return self._passes[self._keys[step]].run(shape)
+        return (self._later[self._keys[step]] if step else self._first).run(shape)
+
+
+def half_wanted(batch: ForwardBatch) -> ForwardBatch:
+    """Padding rows, of which the first half is wanted, and at least one."""
+    count = max(1, batch.num_tokens // 2)
+    half = replace(
+        batch,
+        input_ids=batch.input_ids[:count],
+        positions=batch.positions[:count],
+        slot_mapping=batch.slot_mapping[:count],
+        req_rows=batch.req_rows[:count],
+        lengths=batch.lengths[:count],
+        topk_indices=batch.topk_indices[:count],
+    )
+    rows = torch.arange(count, device=batch.positions.device)
+    return replace(batch, wanted=WantedRows(rows=rows, batch=half))
 
 
 def _one_row(config: GraphConfig) -> GraphConfig:

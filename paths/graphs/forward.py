@@ -109,7 +109,7 @@ class GraphedForward:
         return self.captured
 
     def run(self, shape: BatchShape) -> tuple[Tensor, GraphMode]:
-        """Hidden states [num_tokens, Dm] of the live rows in the static inputs, and how they were made.
+        """Hidden states [N, Dm] of the live rows in the static inputs, and how they were made.
 
         The tensor is valid until the next call. Padding rows of the static inputs are refilled here.
         """
@@ -161,10 +161,10 @@ class GraphedForward:
         with forward_context(context):
             graph.run()
         assert self._output is not None, "graphs write into it"
-        hidden = self._output[: shape.num_tokens]
+        hidden = self._output[: self._inputs.num_outputs(shape)]
         if self._checks is None:
             return hidden
-        self._checks.after(shape)
+        self._checks.after(hidden)
         return self._checks.hand_out(hidden)
 
 

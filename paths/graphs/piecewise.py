@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from types import FunctionType, MethodType
@@ -25,10 +26,11 @@ INDUCTOR_OPTIONS: dict[str, Any] = {
 
 
 class PiecewiseCompiler:
-    """Wraps a method of tensors whose first dimensions are the number of tokens.
+    """Wraps a method of tensors whose first dimensions are numbers of rows.
 
-    The first call with more than one row compiles a graph with that dimension dynamic, the first call with
-    one row a specialised graph; further compilations would be counted. `pieces` is the number of compiled
+    For each choice of tensors that have more than one row, the first call compiles a graph with those
+    dimensions dynamic; further compilations would be counted. Numbers that are equal in such a call are
+    taken to be always equal. `pieces` is the number of compiled
     pieces of a graph, one more than the number of runs of split ops; `pieces_run` counts their executions.
     """
 
@@ -37,7 +39,7 @@ class PiecewiseCompiler:
         self.pieces = 0
         self.pieces_run = 0
         self._split_ops = frozenset(split_ops)
-        self._dynamic_known = False
+        self._known: set[tuple[bool, ...]] = set()  # which tensors had more than one row
         self._binding: list[Callable[[], Any]] | None = None
         self._compiled = torch.compile(
             _with_own_code(method),
@@ -48,10 +50,11 @@ class PiecewiseCompiler:
         )
 
     def __call__(self, *tensors: Tensor) -> Tensor:
-        if tensors[0].shape[0] > 1 and not self._dynamic_known:
-            for tensor in tensors:
+        several = tuple(tensor.shape[0] > 1 for tensor in tensors)
+        if several not in self._known:
+            for tensor in itertools.compress(tensors, several):
                 torch._dynamo.mark_dynamic(tensor, 0)
-            self._dynamic_known = True
+            self._known.add(several)
         return self._compiled(*tensors)
 
     def bind(self, *tensors: Tensor) -> Callable[[], Tensor]:

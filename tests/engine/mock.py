@@ -86,21 +86,25 @@ class MockModel:
         main, flat = caches[0].kv.view(-1), caches[1].kv.view(-1)
         live = batch.slot_mapping >= 0
         flat[batch.slot_mapping[live]] = batch.input_ids[live].float()
-        states = torch.zeros(batch.num_tokens, 1)
-        for row in range(batch.num_tokens):
-            length = int(batch.lengths[row])
-            assert (length > 0) == bool(live[row])
+        assert torch.equal(batch.lengths > 0, live)
+        rows = torch.arange(batch.num_tokens) if batch.wanted is None else batch.wanted.rows
+        queries = batch.queries
+        states = torch.zeros(queries.num_tokens, 1)
+        for query, row in enumerate(rows.tolist()):
+            length = int(queries.lengths[query])
             if length == 0:
                 continue
-            assert length == int(batch.positions[row]) + 1 <= self.max_model_len
-            assert length <= batch.max_length
-            table = batch.block_table[int(batch.req_rows[row])]
+            assert bool(live[row])
+            assert queries.req_rows[query] == batch.req_rows[row]
+            assert length == int(queries.positions[query]) + 1 == int(batch.positions[row]) + 1
+            assert length <= min(queries.max_length, self.max_model_len)
+            table = queries.block_table[int(queries.req_rows[query])]
             seen = torch.arange(length)
             slots = table[seen // 64].long() * 64 + seen % 64
             assert bool((slots >= 64).all()), "a key in the null block"
             state = (main[slots[0]].double() + ((seen + 2) * flat[slots].double()).sum()) % VOCAB
             assert float(state) == (float(hidden[row]) + (length + 1) * int(batch.input_ids[row])) % VOCAB
-            states[row] = state
+            states[query] = state
         return states
 
     def draft_logits(self, hidden: Tensor, *, step: int = 0) -> Tensor:

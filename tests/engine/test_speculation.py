@@ -301,7 +301,8 @@ class TableModel(MockModel):
         return batch.input_ids[:, None].float()
 
     def draft(self, batch, hidden, caches, *, step=0):
-        return batch.input_ids[:, None].float()
+        ids = batch.input_ids if batch.wanted is None else batch.input_ids[batch.wanted.rows]
+        return ids[:, None].float()
 
     def logits(self, hidden):
         return self.LOGITS[hidden[:, 0].long()].clone()

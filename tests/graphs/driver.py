@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE
 from paths.engine.context import forward_context
-from paths.engine.static_inputs import DraftInputs, StaticInputs
+from paths.engine.static_inputs import DraftInputs, FirstDraftInputs, StaticInputs
 from paths.graphs.config import GraphConfig, GraphMode
 from paths.graphs.draft_pass import DraftPass
 from paths.graphs.forward import GraphedForward
@@ -67,6 +67,8 @@ class GraphDriver:
         )
         if draft is not None:
             self.inputs = DraftInputs(self.inputs, hidden_size=config.hidden_size, dtype=model.dtype)
+            if draft == 0:
+                self.inputs = FirstDraftInputs(self.inputs)
             model = DraftPass(model, self.inputs, step=draft)
         self.model = model
         self.forward = GraphedForward(
@@ -98,6 +100,7 @@ class GraphDriver:
         if isinstance(inputs, DraftInputs):
             generator = torch.Generator().manual_seed(sum(tokens) + int(positions.sum()))
             inputs.hidden[:count] = torch.randn(count, inputs.hidden.shape[1], generator=generator)
+            self._fill_last(inputs, [len(part) for part in work.values()], positions)
         sizes = {len(part) for part in work.values()}
         decodes = all(self.sequences.lengths[seq] > 0 for seq in work)
         return BatchShape(
@@ -106,6 +109,15 @@ class GraphDriver:
             query_len=sizes.pop() if decodes and len(sizes) == 1 else None,
             max_length=int(positions.max()) + 1,
         )
+
+    @staticmethod
+    def _fill_last(inputs: DraftInputs, sizes: list[int], positions: Tensor) -> None:
+        """The last row of each request; one whose last position is a multiple of 13 drafts nothing."""
+        ends = torch.tensor(sizes).cumsum(0) - 1
+        drafts = positions[ends] % 13 > 0
+        inputs.last_rows[: len(sizes)] = ends * drafts
+        inputs.last_positions[: len(sizes)] = positions[ends] * drafts
+        inputs.last_lengths[: len(sizes)] = (positions[ends] + 1) * drafts
 
     def advance(self, work: Work) -> None:
         for seq, part in work.items():
@@ -128,7 +140,7 @@ class GraphDriver:
         padded = live
         if size is not None and size.mode is not GraphMode.NONE:
             self.inputs.pad(shape, num_tokens=size.num_tokens, num_reqs=size.num_reqs)
-            reqs = max(size.num_reqs, shape.num_reqs)
+            reqs = size.num_reqs or min(size.num_tokens, self.inputs.max_reqs)
             longest = shape.max_length
             if size.mode is GraphMode.FULL:  # one graph for all lengths
                 longest = MAX_LEN if size.sparse else self.inputs.index_topk
@@ -138,7 +150,7 @@ class GraphDriver:
         with torch.inference_mode(), forward_context(self.model.context(live, self.caches)):
             hidden = self.model.bind(padded, self.caches)()
         self.advance(work)
-        return hidden[: shape.num_tokens].clone()
+        return hidden[: self.inputs.num_outputs(shape)].clone()
 
     def descriptor(self, work: Work) -> Descriptor:
         """The graph that would run this step."""

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from paths.api import UserError
+from paths.dsa_mrv2.model import DsaModel
 from paths.engine.startup import padding_batch
 from paths.engine.static_inputs import DraftInputs
+from paths.generic_mrv1.model import GenericModel
 from paths.graphs.config import GraphConfig, GraphMode
 from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.shape import BatchShape
@@ -95,16 +97,44 @@ def graphed(model, graphs, *, index_share=False):
     return driver, drafts
 
 
-def test_drafts_of_one_layer_are_one_pass(drafting):
+def test_draft_0_is_one_pass_and_later_ones_of_a_layer_another(drafting):
     driver, drafts = graphed(drafting, GRAPHS)
-    assert len(drafts.passes) == 1
-    shape = driver.fill({0: [5] * 9})
-    first = drafts.run(0, shape)
-    assert first[1] is GraphMode.PIECEWISE
-    driver.advance({0: [5] * 9})
+    first, later = drafts.passes
+    states, mode = drafts.run(0, driver.fill({0: [5] * 9, 1: [6] * 8}))
+    assert (len(states), mode) == (2, GraphMode.NONE), "a state per request; a prompt runs without a graph"
+    driver.advance({0: [5] * 9, 1: [6] * 8})
+    states, mode = drafts.run(0, driver.fill({0: [5] * 4, 1: [6] * 4}))
+    assert (len(states), mode) == (2, GraphMode.FULL)
     one = driver.fill({0: [6]})
     assert [drafts.run(step, one)[1] for step in (1, 2)] == [GraphMode.FULL] * 2
-    assert drafts.passes[0].counts.steps == {"NONE": 0, "PIECEWISE": 1, "FULL": 2}
+    assert first.counts.steps == {"NONE": 1, "PIECEWISE": 0, "FULL": 1}
+    assert later.counts.steps == {"NONE": 0, "PIECEWISE": 0, "FULL": 2}
+
+
+@pytest.mark.parametrize("model_class", [DsaModel, GenericModel])
+def test_a_state_does_not_depend_on_what_else_is_wanted(model_class):
+    """Against all rows of the batch at once: the same states, selections and keys."""
+    model = dsa_model(num_hidden_layers=1, mtp=MTP, model_class=model_class)
+    drivers = [GraphDriver(model, GraphConfig(), draft=0) for _ in range(2)]
+    for part in ({0: list(range(5, 45)), 1: [7, 8, 9]}, {0: list(range(50, 90)), 1: [4] * 21, 2: [3]}):
+        found = []
+        for driver in drivers:
+            shape = driver.fill(part)
+            batch = driver.inputs.batch(shape)
+            assert batch.wanted is not None
+            rows = batch.wanted.rows
+            if driver is drivers[1]:
+                batch = replace(batch, wanted=None)
+            states = model.draft(batch, driver.inputs.hidden[: shape.num_tokens], driver.caches)
+            whole = driver is drivers[1]
+            selected = batch.topk_indices[rows] if whole else batch.queries.topk_indices
+            found.append((states[rows] if whole else states, selected.sort(dim=1).values))
+            driver.advance(part)
+        live = drivers[0].inputs.last_lengths[: len(part)] > 0
+        assert live.any()
+        torch.testing.assert_close(found[0][0][live], found[1][0][live], rtol=1e-5, atol=1e-5)
+        assert torch.equal(found[0][1][live], found[1][1][live])
+    assert drivers[0].same_caches(drivers[1])
 
 
 def chosen_rows(driver, drafts, *, fresh):
@@ -116,7 +146,7 @@ def chosen_rows(driver, drafts, *, fresh):
             part = {seq: tokens[start : start + 40]}
             states, _ = drafts.run(0, driver.fill(part))
             driver.advance(part)
-        found.append((states[-1].clone(), driver.inputs.topk_indices[len(part[seq]) - 1].clone()))
+        found.append((states[0].clone(), driver.inputs.topk_indices[0].clone()))
     hidden, selection = (torch.stack(rows) for rows in zip(*found, strict=True))
     outputs = [hidden]
     for step in (1, 2):
@@ -146,7 +176,7 @@ def test_a_step_above_every_size_runs_eager(drafting):
     driver, drafts = graphed(drafting, replace(GRAPHS, piecewise_sizes=(8,)))
     states, mode = drafts.run(0, driver.fill({0: [5] * 33}))
     assert mode is GraphMode.NONE
-    assert states.shape == (33, drafting.config.hidden_size)
+    assert states.shape == (1, drafting.config.hidden_size)
     nothing = BatchShape(num_tokens=0, num_reqs=0, query_len=None, max_length=0)
     assert drafts.run(0, nothing)[1] is GraphMode.NONE
 
@@ -166,10 +196,10 @@ def test_a_model_that_cannot_draft_is_refused(drafting):
 
 def test_every_different_pass_is_compiled_once():
     model = dsa_model(num_hidden_layers=1, mtp=MTP)
-    for share, steps in ((False, [0]), (True, [0, 1])):
+    for share in (False, True):
         driver, drafts = graphed(model, GraphConfig(), index_share=share)
         batch = padding_batch(3, model.config.index_topk, CPU)
         found = dict(drafts.compile(batch))
-        assert list(found) == steps
-        assert all(states.shape == (3, model.config.hidden_size) for states in found.values())
+        assert list(found) == [0, 1]
+        assert [len(states) for states in found.values()] == [1, 3]
         assert all(cache.kv.isnan().all() for cache in driver.caches), "padding has written"

@@ -234,6 +234,7 @@ class CppKernels:
         draft_slots: Tensor,
         last_rows: Tensor,
         last_positions: Tensor,
+        last_lengths: Tensor,
     ) -> None:
         self._shift_tokens(
             slots,
@@ -248,6 +249,7 @@ class CppKernels:
             draft_slots,
             last_rows,
             last_positions,
+            last_lengths,
         )
 
     def advance_drafts(

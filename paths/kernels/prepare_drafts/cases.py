@@ -60,6 +60,7 @@ def _shift_tokens(step: DrawnStep, _: torch.Generator) -> Call:
         "draft_slots": step.buffer(entries, torch.int32),
         "last_rows": step.buffer(entries, torch.int64),
         "last_positions": step.buffer(entries, torch.int64),
+        "last_lengths": step.buffer(entries, torch.int32),
     }
     args = (
         step.slots,

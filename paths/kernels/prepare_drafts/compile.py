@@ -32,6 +32,7 @@ def compile_specs() -> list[CompileSpec]:
             draft_slots=_meta(SLOTS),
             last_rows=longs,
             last_positions=longs,
+            last_lengths=_meta(SLOTS),
         )
         advance = partial(
             triton_impl.advance_drafts,

@@ -19,12 +19,12 @@ void check_flat(int64_t size, std::initializer_list<const Tensor*> tensors) {
 void shift_tokens(const Tensor& slots, const Tensor& query_start, const Tensor& logits_start, const Tensor& counts,
                   const Tensor& positions, const Tensor& token_ids, const Tensor& input_ids, const Tensor& lengths,
                   const Tensor& slot_mapping, const Tensor& draft_slots, const Tensor& last_rows,
-                  const Tensor& last_positions) {
+                  const Tensor& last_positions, const Tensor& last_lengths) {
   const int64_t rows = slots.size(0), tokens = input_ids.size(0), entries = draft_slots.size(0);
   check_flat(rows, {&slots, &counts});
   check_flat(rows + 1, {&query_start, &logits_start});
   check_flat(tokens, {&positions, &input_ids, &lengths, &slot_mapping});
-  check_flat(entries, {&draft_slots, &last_rows, &last_positions});
+  check_flat(entries, {&draft_slots, &last_rows, &last_positions, &last_lengths});
   check_rows(token_ids);
   TORCH_CHECK(rows <= entries, "shift_tokens: ", rows, " rows and room for ", entries);
   const int32_t *slot = ints(slots), *start = ints(query_start), *first_wanted = ints(logits_start);
@@ -34,6 +34,7 @@ void shift_tokens(const Tensor& slots, const Tensor& query_start, const Tensor& 
   std::fill_n(ints_of(draft_slots), entries, -1);
   std::fill_n(longs_of(last_rows), entries, 0);
   std::fill_n(longs_of(last_positions), entries, 0);
+  std::fill_n(ints_of(last_lengths), entries, 0);
   const auto pad = [&](int64_t from, int64_t to, int64_t filler) {
     for (int64_t t = from; t < to; ++t) {
       id[t] = filler;
@@ -63,6 +64,7 @@ void shift_tokens(const Tensor& slots, const Tensor& query_start, const Tensor& 
     ints_of(draft_slots)[r] = static_cast<int32_t>(s);
     longs_of(last_rows)[r] = live - 1;
     longs_of(last_positions)[r] = position[live - 1];
+    ints_of(last_lengths)[r] = static_cast<int32_t>(position[live - 1] + 1);
   }
   pad(done, tokens, 0);
 }
@@ -101,7 +103,7 @@ void advance_drafts(const Tensor& tokens, const Tensor& draft_slots, const Tenso
 TORCH_LIBRARY_FRAGMENT(OP_NAMESPACE, m) {
   m.def("shift_tokens(Tensor slots, Tensor query_start, Tensor logits_start, Tensor counts, Tensor positions, "
         "Tensor token_ids, Tensor(a!) input_ids, Tensor(b!) lengths, Tensor(c!) slot_mapping, "
-        "Tensor(d!) draft_slots, Tensor(e!) last_rows, Tensor(f!) last_positions) -> ()");
+        "Tensor(d!) draft_slots, Tensor(e!) last_rows, Tensor(f!) last_positions, Tensor(g!) last_lengths) -> ()");
   m.def("advance_drafts(Tensor tokens, Tensor draft_slots, Tensor last_positions, Tensor limits, "
         "Tensor block_table, int step, int page, Tensor(a!) draft_tokens, Tensor(b!) input_ids, "
         "Tensor(c!) positions, Tensor(d!) lengths, Tensor(e!) slot_mapping, Tensor(f!) req_rows) -> ()");

@@ -26,6 +26,7 @@ def shift_tokens(
     draft_slots: Tensor,
     last_rows: Tensor,
     last_positions: Tensor,
+    last_lengths: Tensor,
 ) -> None:
     """The step's buffers become those of draft 0. counts int32 `[R]`: tokens that each row has got.
 
@@ -34,12 +35,13 @@ def shift_tokens(
     stay. Rows of rejected drafts and those of nobody become padding: length 0, slot −1, and the first token
     of the request or 0.
 
-    Of each request that wanted logits its slot int32, its last live row int64 and the position of that,
-    int64, `[B]`; of all others −1, 0 and 0.
+    Of each request that wanted logits its slot int32, its last live row int64, the position of that, int64,
+    and the keys it sees, int32, `[B]`; of all others −1, 0, 0 and 0.
     """
     draft_slots.fill_(-1)
     last_rows.zero_()
     last_positions.zero_()
+    last_lengths.zero_()
     owned = set()
     for r, slot in enumerate(slots.tolist()):
         if slot < 0:
@@ -54,6 +56,7 @@ def shift_tokens(
                 lengths[t], slot_mapping[t] = 0, -1
         if wanted:
             draft_slots[r], last_rows[r], last_positions[r] = slot, live - 1, positions[live - 1]
+            last_lengths[r] = positions[live - 1] + 1
     for t in set(range(len(input_ids))) - owned:
         input_ids[t], lengths[t], slot_mapping[t] = 0, 0, -1
 

@@ -23,11 +23,13 @@ def shift_tokens(
     draft_slots: Tensor,
     last_rows: Tensor,
     last_positions: Tensor,
+    last_lengths: Tensor,
 ) -> None:
     """See the reference."""
     draft_slots.fill_(-1)
     last_rows.zero_()
     last_positions.zero_()
+    last_lengths.zero_()
     wanted = logits_start.diff()
     behind = query_start[1:] - torch.where(wanted > 0, wanted - counts, 0)
     token, row, owned = owners(len(input_ids), slots, query_start)
@@ -48,6 +50,7 @@ def shift_tokens(
     last_rows[: len(slots)] = last
     if len(positions):
         last_positions[: len(slots)] = torch.where(drafts, positions[last], 0)
+        last_lengths[: len(slots)] = torch.where(drafts, positions[last] + 1, 0)
 
 
 def advance_drafts(

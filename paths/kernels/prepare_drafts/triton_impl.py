@@ -1,6 +1,6 @@
 """The preparation of drafts in Triton.
 
-Bytes: shift_tokens reads 16 and writes 20 a token and 20 a request; advance_drafts reads 36 and writes 44 a
+Bytes: shift_tokens reads 16 and writes 20 a token and 24 a request; advance_drafts reads 36 and writes 44 a
 request.
 """
 
@@ -45,6 +45,7 @@ def shift_tokens_kernel(
     draft_slots,
     last_rows,
     last_positions,
+    last_lengths,
     token_stride,
     tokens,
     rows,
@@ -76,6 +77,7 @@ def shift_tokens_kernel(
     tl.store(draft_slots + entry, tl.where(drafts, slot, -1), mask=is_entry)
     tl.store(last_rows + entry, last.to(tl.int64), mask=is_entry)
     tl.store(last_positions + entry, position, mask=is_entry)
+    tl.store(last_lengths + entry, tl.where(drafts, position + 1, 0).to(tl.int32), mask=is_entry)
 
 
 @triton.jit(do_not_specialize=("step", "entries"))
@@ -130,6 +132,7 @@ def shift_tokens(
     draft_slots: Tensor,
     last_rows: Tensor,
     last_positions: Tensor,
+    last_lengths: Tensor,
 ) -> None:
     """See the reference. Raises ValueError for a wrong shape, dtype or stride."""
     op = "shift_tokens"
@@ -148,6 +151,7 @@ def shift_tokens(
     entries = len(draft_slots)
     check_tensor(op, "last_rows", last_rows, dtype=torch.int64, shape=(entries,))
     check_tensor(op, "last_positions", last_positions, dtype=torch.int64, shape=(entries,))
+    check_tensor(op, "last_lengths", last_lengths, dtype=torch.int32, shape=(entries,))
     launch(
         shift_tokens_kernel,
         lambda tiles: (triton.cdiv(max(tokens, entries), tiles["BLOCK"]),),
@@ -163,6 +167,7 @@ def shift_tokens(
         draft_slots,
         last_rows,
         last_positions,
+        last_lengths,
         token_ids.stride(0),
         tokens,
         rows,

@@ -120,7 +120,8 @@ def _drafts() -> list[Workload]:
             "slot_mapping": _longs(d, TOKENS),
         }
         made = {"last_rows": _longs(d, REQUESTS), "last_positions": _longs(d, REQUESTS)}
-        return (requests(d), starts, starts, counts, *known), rows | made | {"draft_slots": requests(d)}
+        made |= {"draft_slots": requests(d), "last_lengths": requests(d)}
+        return (requests(d), starts, starts, counts, *known), rows | made
 
     def advance(d: torch.device) -> Arguments:
         longs = {name: _longs(d, REQUESTS) for name in ("input_ids", "positions", "slot_mapping")}
@@ -131,7 +132,7 @@ def _drafts() -> list[Workload]:
         return (drafted, requests(d), _longs(d, REQUESTS), limits, table), longs | ints | kept
 
     functions = {
-        "shift_tokens": (shift, 36 * TOKENS + 36 * REQUESTS),
+        "shift_tokens": (shift, 36 * TOKENS + 40 * REQUESTS),
         "advance_drafts": (advance, 80 * REQUESTS),
     }
     return [
