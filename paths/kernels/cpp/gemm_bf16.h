@@ -40,7 +40,7 @@ template <int MR, int NR, bool Fetch, typename Rows, typename Out>
   for (; n < end; n += NR) {
     const bf16* columns[NR];
     for (int i = 0; i < NR; ++i) columns[i] = w[n + i];
-    if constexpr (Fetch && MR == 1) fetch_ahead(w, n, NR, K);  // where memory is all, in one go
+    if constexpr (Fetch) fetch_ahead(w, n, NR, K);
     vf acc[MR * NR] = {};
     for (int64_t k = 0; k < K; k += 32) {
       __m512bh xs[MR];
@@ -48,7 +48,6 @@ template <int MR, int NR, bool Fetch, typename Rows, typename Out>
       for (int m = 0; m < MR; ++m) xs[m] = (__m512bh)_mm512_loadu_si512(x + m * ldx + k);
 #pragma GCC unroll 8
       for (int i = 0; i < NR; ++i) {
-        if constexpr (Fetch && MR > 1) __builtin_prefetch(reinterpret_cast<const char*>(columns[i] + k) + kFetchAhead);
         const __m512bh column = (__m512bh)_mm512_loadu_si512(columns[i] + k);
 #pragma GCC unroll 4
         for (int m = 0; m < MR; ++m)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/ops/linear.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -121,6 +120,7 @@ void few_rows(const T* x, int64_t rows, int64_t dim, int64_t inner, const T* w13
   at::parallel_for(0, 2 * inner, grain(rows * dim), [&](int64_t begin, int64_t end) {
     gemm::nt(x, dim, gemm::Strided<T>{w13 + begin * dim, dim}, rows, end - begin, dim, g + begin, 2 * inner);
   });
+  simd::prefetch(reinterpret_cast<const char*>(w2), gemm::kFetchAhead);  // behind w13 stands another expert's
   for (int64_t t = 0; t < rows; ++t) silu_mul(g + t * 2 * inner, h + t * inner, inner);
   at::parallel_for(0, dim, grain(rows * inner), [&](int64_t begin, int64_t end) {
     gemm::nt(static_cast<const T*>(h), inner, gemm::Strided<T>{w2 + begin * inner, inner}, rows, end - begin, inner,
@@ -168,25 +168,37 @@ at::Tensor experts(const at::Tensor& x, const int32_t* ids, const float* weights
   for (int64_t i = 0; i < rows * top_k; ++i)
     if (ids[i] >= 0) sorted[next[ids[i]]++] = i;
 
-  at::Tensor sum = at::zeros({rows, dim}, x.options().dtype(at::kFloat));
-  at::Tensor gathered = at::empty({most, dim}, x.options());
-  at::Tensor products = at::empty({most, dim}, sum.options());
+  constexpr bool kRounds = !std::is_same_v<T, float>;
+  at::Tensor out = at::empty({rows, dim}, x.options());
+  T* result = out.mutable_data_ptr<T>();
+  // what a few rows need is cheaper without tensors of its own
+  Scratch<float> products(most * dim), sums(kRounds ? rows * dim : 1);
+  Scratch<T> few(std::min(most, kFewRows) * dim);
+  float* to = sums;
+  if constexpr (!kRounds) to = result;
+  std::fill_n(to, rows * dim, 0.0f);
+  at::Tensor many;
+  if (most > kFewRows) many = at::empty({most, dim}, x.options());
   const T* from = x.const_data_ptr<T>();
-  float *y = products.mutable_data_ptr<float>(), *to = sum.mutable_data_ptr<float>();
-  T* rows_of = gathered.mutable_data_ptr<T>();
+  float* y = products;
   for (int64_t e = 0; e < count; ++e) {
     const int64_t n = starts[e + 1] - starts[e];
     if (n == 0) continue;
     const int64_t* slots = sorted.data() + starts[e];
+    T* gathered = n > kFewRows ? many.mutable_data_ptr<T>() : static_cast<T*>(few);
     at::parallel_for(0, n, grain(dim), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        std::memcpy(rows_of + i * dim, from + slots[i] / top_k * x.stride(0), dim * sizeof(T));
+        std::memcpy(gathered + i * dim, from + slots[i] / top_k * x.stride(0), dim * sizeof(T));
     });
     if (n <= kFewRows)
-      few_rows<T>(rows_of, n, dim, inner, w13.const_data_ptr<T>() + e * 2 * inner * dim,
-               w2.const_data_ptr<T>() + e * dim * inner, y);
+      few_rows<T>(gathered, n, dim, inner, w13.const_data_ptr<T>() + e * 2 * inner * dim,
+                  w2.const_data_ptr<T>() + e * dim * inner, y);
     else
-      expert<T>(gathered.narrow(0, 0, n), w13.select(0, e), w2.select(0, e), y);
+      expert<T>(many.narrow(0, 0, n), w13.select(0, e), w2.select(0, e), y);
+    int64_t upcoming = e + 1;
+    while (upcoming < count && starts[upcoming] == starts[upcoming + 1]) ++upcoming;
+    if (upcoming < count)
+      simd::prefetch(reinterpret_cast<const char*>(w13.const_data_ptr<T>() + upcoming * 2 * inner * dim), gemm::kFetchAhead);
     at::parallel_for(0, n, grain(dim), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         float* row = to + slots[i] / top_k * dim;
@@ -196,12 +208,10 @@ at::Tensor experts(const at::Tensor& x, const int32_t* ids, const float* weights
       }
     });
   }
-  if (x.scalar_type() == at::kFloat) return sum;
-  at::Tensor out = at::empty({rows, dim}, x.options());
-  T* rounded = out.mutable_data_ptr<T>();
-  at::parallel_for(0, rows, grain(dim), [&](int64_t begin, int64_t end) {
-    simd::narrow(to + begin * dim, rounded + begin * dim, (end - begin) * dim);
-  });
+  if constexpr (kRounds)
+    at::parallel_for(0, rows, grain(dim), [&](int64_t begin, int64_t end) {
+      simd::narrow(to + begin * dim, result + begin * dim, (end - begin) * dim);
+    });
   return out;
 }
 

@@ -17,7 +17,7 @@ struct Strided {
 
 // Weights are fetched this many bytes ahead: what the processor fetches by itself falls behind where few rows leave
 // little to compute per column. Behind the last one stand the next matrix's, and a fetch never faults.
-constexpr int64_t kFetchAhead = 8192;
+constexpr int64_t kFetchAhead = 12288;
 
 template <typename T>
 inline void fetch_ahead(const Strided<T>& w, int64_t n, int64_t count, int64_t K) {

@@ -89,10 +89,15 @@ void spread_pairs(const Q* q, const float* w, int64_t heads, int64_t dim, int64_
   Scratch<float> wide(dim);
   Scratch<bf16> row(dim);
   for (int64_t h = 0; h < heads; ++h) {
-    simd::convert(q + h * dim, static_cast<float*>(wide), dim);
-    simd::narrow(wide, static_cast<bf16*>(row), dim);
+    const bf16* from = row;
+    if constexpr (std::is_same_v<Q, bf16>) {
+      from = q + h * dim;
+    } else {
+      simd::convert(q + h * dim, static_cast<float*>(wide), dim);
+      simd::narrow(wide, static_cast<bf16*>(row), dim);
+    }
     bf16* to = queries + (h / W) * dim * W + 2 * (h % W);
-    for (int64_t d = 0; d < dim; d += 2) std::memcpy(to + d * W, row + d, 2 * sizeof(bf16));
+    for (int64_t d = 0; d < dim; d += 2) std::memcpy(to + d * W, from + d, 2 * sizeof(bf16));
     weights[h] = w[h];
   }
 }
