@@ -71,8 +71,8 @@ def test_embed_norm_refuses_a_token_outside_the_vocabulary(cpp, token):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rows", [*SIZES, 15, 16, 17])
-@pytest.mark.parametrize(("width", "columns"), [(20, 7), (100, 63), (256, 111)])
+@pytest.mark.parametrize("rows", [*SIZES, 15, 16, 17, 64, 65])
+@pytest.mark.parametrize(("width", "columns"), [(20, 7), (100, 63), (256, 111), (544, 9)])
 def test_linear(cpp, rows, width, columns, dtype):
     x, w = random(rows, width, dtype=dtype), random(columns, width, seed=1, dtype=dtype, scale=0.1)
     close(cpp.linear(strided(x), w), linear(REFERENCE, x.float(), w.float()), dtype)

@@ -25,3 +25,11 @@ inline void check_rows(const at::Tensor& x) {
 
 // Rows per task so that a task is worth a thread's start.
 inline int64_t grain(int64_t work_per_row) { return std::max<int64_t>(1, 32768 / std::max<int64_t>(1, work_per_row)); }
+
+// Up to this many rows of `inner` values the products of gemm.h cost less than a library call.
+inline int64_t few_rows(at::ScalarType type, int64_t inner) {
+#ifdef __AVX512BF16__
+  if (type == at::kBFloat16 && inner <= 512) return 64;
+#endif
+  return 16;
+}

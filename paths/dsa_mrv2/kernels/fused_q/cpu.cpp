@@ -8,9 +8,6 @@
 
 namespace fused_q_op {
 
-// Up to this many rows a head's product is cheaper here than in a batched library call with a copy behind it.
-constexpr int64_t kFewRows = 16;
-
 struct Rotation {
   const float *cos, *sin;
   const int64_t* positions;
@@ -120,7 +117,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_q(const at::Tensor& project
     using T = decltype(type);
     const T* from = projected.const_data_ptr<T>();
     const Heads<T> q{from, rows, stride, heads, nope + rope};
-    if (rows > kFewRows)
+    if (rows > few_rows(projected.scalar_type(), nope))
       absorb_many(projected, q, w_uk, packed);
     else
       absorb(q, w_uk, packed);

@@ -6,13 +6,11 @@
 
 namespace linear_op {
 
-constexpr int64_t kFewRows = 16;
-
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w) {
   check_rows(x);
   check_rows(w);
   const int64_t rows = x.size(0), inner = x.size(1), columns = w.size(0);
-  if (rows > kFewRows) return at::linear(x, w);
+  if (rows > few_rows(x.scalar_type(), inner)) return at::linear(x, w);
   at::Tensor y = at::empty({rows, columns}, x.options());
   dispatch(x, [&](auto type) {
     using T = decltype(type);
