@@ -66,10 +66,10 @@ template <int MR, int NR, bool Fetch, typename Rows, typename Out>
   }
 }
 
-// Columns n..end, a multiple of four of them; up to three rows need eight in flight to hide the latency of the sums.
+// Columns n..end, a multiple of four of them; one or two rows need eight in flight to hide the latency of the sums.
 template <int MR, bool Fetch, typename Rows, typename Out>
 inline void dot_rows(const bf16* x, int64_t ldx, const Rows& w, int64_t n, int64_t end, int64_t K, Out* y, int64_t ldy) {
-  if constexpr (MR < 4) {
+  if constexpr (MR < 3) {
     const int64_t eights = n + (end - n) / 8 * 8;
     dot_strip<MR, 8, Fetch>(x, ldx, w, n, eights, K, y, ldy);
     n = eights;
