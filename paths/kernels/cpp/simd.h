@@ -103,32 +103,18 @@ inline float sum(vf v) {
 #endif
 }
 
-// Sums of four vectors at once: the shuffles of one reduction serve all four.
-inline void sum4(const vf* v, float* out) {
 #ifdef __AVX512F__
-  const __m512 a = (__m512)v[0], b = (__m512)v[1], c = (__m512)v[2], d = (__m512)v[3];
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  const __m512 abcd = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd),
-                                    _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(abcd), 1)));
-  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
-#else
-  for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
-#endif
-}
-
-#ifdef __AVX512F__
-// [a0 + a1, a2 + a3, b0 + b1, b2 + b3] with the 128-bit parts of a and b, after sum4's first two steps
-inline __m512 sum_lanes(const vf* v) {
+// Four vectors in one: each 128-bit part holds the sums over that part, one per vector.
+inline __m512 sum_parts(const vf* v) {
   const __m512 a = (__m512)v[0], b = (__m512)v[1], c = (__m512)v[2], d = (__m512)v[3];
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
   return _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
 }
 
+// Eight vectors in one: parts 0 and 1 still to be added for the first four, parts 2 and 3 for the others.
 inline __m512 sum_halves(const vf* v) {
-  const __m512 a = sum_lanes(v), b = sum_lanes(v + 4);
+  const __m512 a = sum_parts(v), b = sum_parts(v + 4);
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
 }
 
@@ -143,6 +129,18 @@ inline __m256 sum8(const vf* v) {
   return _mm512_castps512_ps256(_mm512_add_ps(_mm512_shuffle_f32x4(a, a, 0x88), _mm512_shuffle_f32x4(a, a, 0xdd)));
 }
 #endif
+
+// Sums of four vectors at once: the shuffles of one reduction serve all four.
+inline void sum4(const vf* v, float* out) {
+#ifdef __AVX512F__
+  const __m512 parts = sum_parts(v);
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(parts),
+                                    _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(parts), 1)));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+#else
+  for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
+#endif
+}
 
 inline void prefetch(const char* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
