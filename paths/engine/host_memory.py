@@ -37,6 +37,8 @@ class HostStaging:
         self._accelerator = device.type != "cpu"
         self._counts = counts
         self._pinned: dict[str, Tensor] = {}
+        # of a tensor on a CPU, by its id and the number of rows; kept with it, or its id became another's
+        self._first_rows: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._copied: torch.cuda.Event | None = None
 
     def begin(self) -> None:
@@ -54,13 +56,22 @@ class HostStaging:
         """As `send`, for who reads `out` by itself."""
         self._counts.host_device_copies += 1
         if not self._accelerator:
-            out[: len(values)].copy_(torch.from_numpy(values))
+            self._rows(out, len(values)).copy_(torch.from_numpy(values))
             return
         pinned = self._pinned.get(name)
         if pinned is None:
             pinned = self._pinned[name] = torch.empty(out.shape, dtype=out.dtype, pin_memory=True)
         pinned.numpy()[: len(values)] = values
         out[: len(values)].copy_(pinned[: len(values)], non_blocking=True)
+
+    def _rows(self, out: Tensor, count: int) -> Tensor:
+        """The first rows of `out`, made once: a view costs as much as the copy."""
+        key = (id(out), count)
+        if key not in self._first_rows:
+            if len(self._first_rows) == _MOST_LAYOUTS:
+                self._first_rows.clear()
+            self._first_rows[key] = (out, out[:count])
+        return self._first_rows[key][1]
 
     def send_once(self, values: np.ndarray) -> Tensor:
         """values on the device, from memory that is not pinned: the device is waited for. For rare things."""

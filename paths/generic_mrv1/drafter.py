@@ -129,9 +129,9 @@ class DrafterV1:
         inputs = self._inputs
         self._send("positions", step, positions, inputs.positions)
         self._send("slot_mapping", step, slots, inputs.slot_mapping)
-        self._send("req_rows", step, np.arange(len(rows), dtype=np.int32), inputs.req_rows)
         self._send("lengths", step, lengths, inputs.lengths)
-        self._send("seq_lens", step, lengths, inputs.seq_lens)
+        if step == 1:  # behind it they stay
+            self._send("req_rows", step, np.arange(len(rows), dtype=np.int32), inputs.req_rows)
         return BatchShape(
             num_tokens=len(rows), num_reqs=len(rows), query_len=1, max_length=int(lengths.max())
         )
