@@ -79,7 +79,7 @@ class WorkloadSection(_Section):
     """conf/workload: where prompts come from."""
 
     name: str = Field(description="a name")
-    kind: Literal["random", "dataset"] = Field(description="random, dataset")
+    kind: Literal["random", "dataset", "arith"] = Field(description="random, dataset, arith")
     file: str | None = Field(None, description="a JSONL file, for kind dataset")
 
 

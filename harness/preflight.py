@@ -77,6 +77,7 @@ class Workloads:
             hf_config=engine.model.hf_config,
             tokenizer=tokenizer,
             dataset=self._part(cell, tokenizer) if workload.kind == "dataset" else None,
+            max_model_len=_room(cell),
         )
 
     def common_source(self, cell: Cell) -> PromptSource:
@@ -95,6 +96,7 @@ class Workloads:
             hf_config=engine.model.hf_config,
             tokenizer=tokenizer,
             dataset=whole,
+            max_model_len=_room(cell),
         )
 
     def _part(self, cell: Cell, tokenizer: Path | None) -> DatasetSource:
@@ -114,9 +116,14 @@ class Workloads:
                 seed=cell.config.seed,
                 hf_config=cell.engine.model.hf_config,
                 tokenizer=tokenizer,
-                max_model_len=min(cell.engine.max_model_len, cell.engine.kv_pages * PAGE_SIZE),
+                max_model_len=_room(cell),
             )
         return self._datasets[key]
+
+
+def _room(cell: Cell) -> int:
+    """Tokens that one request may have."""
+    return min(cell.engine.max_model_len, cell.engine.kv_pages * PAGE_SIZE)
 
 
 def load_spec(cell: Cell, *, first_request_id: int) -> LoadSpec:

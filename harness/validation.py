@@ -33,9 +33,9 @@ def validate_cell(data: Mapping[str, Any], known_paths: list[str]) -> CellConfig
         raise UserError(f"threads={config.threads}: not allowed; allowed: {_description(('threads',))}")
     if config.workload.kind == "dataset" and config.workload.file is None:
         raise UserError("workload.file=null: a dataset needs a JSONL file; set workload.file=FILE")
-    if config.workload.kind == "random" and config.workload.file is not None:
+    if config.workload.kind != "dataset" and config.workload.file is not None:
         raise UserError(
-            f"workload.file={config.workload.file}: random prompts need no file;"
+            f"workload.file={config.workload.file}: {config.workload.kind} prompts need no file;"
             " set workload=dataset to send it, or leave workload.file out"
         )
     _check_speculation(config)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.workload.arith import ArithSource
 from harness.workload.dataset import Dataset, DatasetSource, load_dataset
 from harness.workload.random import RandomSource, allowed_ids, special_ids
 from harness.workload.source import Prompt, PromptSource
@@ -15,7 +16,7 @@ from paths.tokenizer import load_tokenizer
 
 __all__ = ["KINDS", "Prompt", "PromptSource", "make_dataset", "make_source"]
 
-KINDS = ("random", "dataset")
+KINDS = ("random", "dataset", "arith")
 
 
 def make_source(
@@ -28,6 +29,7 @@ def make_source(
     hf_config: Mapping[str, Any],
     tokenizer: Path | None = None,
     dataset: DatasetSource | None = None,
+    max_model_len: int,
 ) -> PromptSource:
     """Prompts of one cell. `salt` names the cell, so that no cell repeats another one's random prompts and
     both arms of a cell get the same ones; of a data set the cell has a part to itself, `dataset`.
@@ -38,6 +40,11 @@ def make_source(
         if dataset is None:
             raise UserError("workload=dataset needs workload.file=FILE.jsonl")
         return dataset
+    if kind == "arith":
+        if tokenizer is None:
+            raise UserError("workload=arith sends text and the model has no tokenizer; use workload=random")
+        encode = load_tokenizer(tokenizer).encode
+        return ArithSource(encode=encode, osl=osl, seed=seed, salt=salt, limit=max_model_len)
     if kind != "random":
         raise UserError(f"workload kind {kind!r} is unknown; known: {', '.join(KINDS)}")
     special = special_ids(hf_config) | (_added_special_ids(tokenizer) if tokenizer else frozenset())

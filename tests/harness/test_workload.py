@@ -13,14 +13,16 @@ from harness.workload.dataset import Dataset, DatasetSource, load_dataset
 from harness.workload.random import RandomSource, allowed_ids, special_ids
 from harness.workload.source import Prompt, prompt_hash
 from paths.api import UserError
+from paths.tokenizer import load_tokenizer
 from tests.harness.cells import make_cells
+from tests.shipped import FOLDER, held_out
 
 HF = {"vocab_size": 100, "bos_token_id": 0, "eos_token_id": [1, 2], "pad_token_id": None}
 
 
 def source(**changes):
     values = {"kind": "random", "isl": 63, "osl": 5, "seed": 0, "salt": ("run", "launch", "cell")}
-    values["hf_config"] = HF
+    values |= {"hf_config": HF, "max_model_len": 512}
     return make_source(**(values | changes))
 
 
@@ -55,6 +57,30 @@ def test_random_prompts_have_exact_lengths_and_are_unique():
     assert len({p.hash for p in prompts}) == 126
     assert all(p.hash == prompt_hash(p.ids) for p in prompts)
     assert source().next(0) == []
+
+
+def arith(**changes):
+    return source(**({"kind": "arith", "tokenizer": FOLDER / "tokenizer.json"} | changes))
+
+
+def test_arith_prompts_are_new_problems_that_the_model_reads():
+    drawn, other = arith(), arith(salt=("run", "launch", "other"))
+    prompts = drawn.next(63) + drawn.next(48, phase=Phase.WARMUP)
+    assert len({p.hash for p in prompts}) == 111
+    assert drawn.mark_sent(prompts) == 0
+    assert ids(arith().next(63)) == ids(prompts[:63])
+    assert not {p.hash for p in other.next(20)} & {p.hash for p in prompts}
+    texts = [load_tokenizer(FOLDER / "tokenizer.json").decode(p.ids.tolist()) for p in prompts]
+    assert all(text.startswith("Question: ") and text.endswith("?\nAnswer:") for text in texts)
+    scored = {f"Question: {problem['question']}\nAnswer:" for problem in held_out()}
+    assert len(scored & set(texts)) < 5, "these are the problems that the model is scored on"
+
+
+def test_arith_needs_a_tokenizer_and_room():
+    with pytest.raises(UserError, match=r"the model has no tokenizer; use workload=random"):
+        arith(tokenizer=None)
+    with pytest.raises(UserError, match=r"osl=480 exceed the engine's limit of 512; lower osl"):
+        arith(osl=480)
 
 
 def test_random_prompts_depend_on_seed_salt_and_phase_alone():
@@ -94,7 +120,7 @@ def test_prompts_that_are_drawn_and_never_sent_are_not_repeated():
     ("changes", "message"),
     [
         ({"isl": 0}, "isl=0: a prompt needs at least 1 token"),
-        ({"kind": "poem"}, "workload kind 'poem' is unknown; known: random, dataset"),
+        ({"kind": "poem"}, "workload kind 'poem' is unknown; known: random, dataset, arith"),
         ({"kind": "dataset"}, "needs workload.file=FILE"),
         ({"hf_config": {}}, "vocab_size=None in the model's config"),
         ({"hf_config": {"vocab_size": 2, "eos_token_id": [0, 1]}}, "no token id is left"),
@@ -150,7 +176,8 @@ def test_a_part_that_is_used_up_begins_again_and_it_shows(tmp_path):
 
 
 def arguments(source):
-    return {"kind": "dataset", "isl": 1, "osl": 16, "seed": 0, "salt": (), "hf_config": HF, "dataset": source}
+    values = {"kind": "dataset", "isl": 1, "osl": 16, "seed": 0, "salt": (), "hf_config": HF}
+    return values | {"dataset": source, "max_model_len": 512}
 
 
 def test_equal_lines_count_as_repeated(tmp_path):
