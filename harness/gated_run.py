@@ -148,9 +148,12 @@ class GatedRun:
         if self.is_aa:
             return Closing(code=self._finish_aa(records, [cause.code for cause in causes]), say=lambda: None)
         from harness.verdict_table import print_verdict
+        from reports.gate.plan_file import FoundWrong, read_plan, write_plan
         from reports.gate.run_gate import judge_folder, write_judgement
 
-        judgement = judge_folder(folder.path, causes=[*causes, *self._code_changed()])
+        wrong = [FoundWrong(code=one.code, why=one.why) for one in (*causes, *self._code_changed())]
+        write_plan(folder.path, read_plan(folder.path).model_copy(update={"found_wrong": wrong}))
+        judgement = judge_folder(folder.path)
         tell_step_summary(write_judgement(folder.path, judgement))
         return Closing(code=judgement.outcome.exit_code, say=lambda: print_verdict(judgement, folder.path))
 

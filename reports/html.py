@@ -19,13 +19,13 @@ from reports.accuracy_section import accuracy_section
 from reports.attribution_section import attribution_section
 from reports.equivalence_section import equivalence_section
 from reports.gate.plan_file import COMPARISON
+from reports.gate.run_gate import judge_folder
 from reports.load import RunData, flatten, load_run
 from reports.machine import machine_sentence
 from reports.plots import draw_panels
 from reports.speculation_section import speculation_section
 from reports.templating import script_hash, templates
 from reports.verdict_page.page import write_comparison
-from reports.verdict_page.stored import stored_judgement
 
 OPEN_LAUNCHES = 4  # up to so many launches show their kernels without a click
 BYTE_KEYS = ("weight_bytes", "kv_cache_bytes", "graph_memory_bytes", "memory_high_water")
@@ -46,7 +46,7 @@ def write_report(run_dir: Path) -> Path:
     problem = None
     if (run_dir / COMPARISON).exists():
         try:
-            return write_comparison(run_dir, stored_judgement(run_dir))
+            return write_comparison(run_dir, judge_folder(run_dir))
         except RecordError as error:
             problem = f"the comparison cannot be judged: {error}"
     data = load_run(run_dir)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.errors import ExitCode
 from harness.records import write_text_atomically
 from harness.tier import Tier
 from harness.versioned_json import read_versioned
@@ -33,6 +34,13 @@ class ArmSource(_Model):
     revision: str | None = Field(default=None, description="of its code; null: that of its run")
 
 
+class FoundWrong(_Model):
+    """What the run itself found wrong, whatever the numbers say."""
+
+    code: ExitCode = Field(description="that it asks for")
+    why: str
+
+
 class ComparisonFile(_Model):
     """The whole file: with the folders that it names, enough to judge again offline."""
 
@@ -48,6 +56,9 @@ class ComparisonFile(_Model):
     required: dict[str, str] = Field(default_factory=dict, description="planned cells: id, name")
     dtypes_under_test: list[str] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list, description="what was noticed when the numbers were read")
+    found_wrong: list[FoundWrong] = Field(
+        default_factory=list, description="by the run, written when it ends: a crash, a failed check"
+    )
     judged_on: date = Field(description="the day that the age of the A/A run is counted to")
 
 

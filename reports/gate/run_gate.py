@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,6 @@ def judge_folder(
     *,
     tier: Tier | None = None,
     others: Sequence[Finding] = (),
-    causes: Iterable[Cause] = (),
 ) -> Judgement:
     """Judges the records that comparison.json names. Writes nothing. Raises RecordError.
 
@@ -59,6 +58,7 @@ def judge_folder(
     comparison = dataclasses.replace(comparison, notes=(*comparison.notes, *plan.notes, *loaded.warnings))
     if loaded.arms.refusal is None:
         others = [*others, *judge_answers(*loaded.records, loaded.folders, tier=plan.tier)]
+    causes = [Cause(code=one.code, why=one.why) for one in plan.found_wrong]
     outcome = judge(comparison, others=others, causes=causes)
     verdict = build_verdict(
         comparison,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.errors import ExitCode
 from harness.records import Metric, RecordError
 from harness.requests_table import FILE_NAME
 from reports.compare.compare import Arms, compare
@@ -17,6 +18,7 @@ from reports.compare.estimate import from_pairs
 from reports.compare.finding import Finding
 from reports.compare.metric_table import METRICS
 from reports.compare.words import Verdict
+from reports.gate.plan_file import FoundWrong, read_plan, write_plan
 from reports.gate.run_gate import judge_folder
 from reports.verdict_page.curves import MOST_MARKS, MOST_PANELS, draw_curves, spread
 from reports.verdict_page.drafts import drafts
@@ -25,7 +27,6 @@ from reports.verdict_page.inputs import ArmRun, Compared, load_compared
 from reports.verdict_page.matrix import decision_matrix
 from reports.verdict_page.page import write_comparison
 from reports.verdict_page.sketch import HEIGHT, MOST_QUANTILES, WIDTH, load_quantiles, sketches
-from reports.verdict_page.stored import stored_judgement
 from reports.verdict_page.words import as_change, effect, signed
 from reports.verdict_page.words import interval_text as interval
 from tests.reports.compare.arms import cell, compare_cells, floor_for, noisy, tier
@@ -308,24 +309,16 @@ def test_without_a_table_of_requests_nothing_is_drawn(tmp_path):
 # --- what the run ended with ---
 
 
-def test_a_rebuilt_page_keeps_the_verdict_of_the_run(tmp_path):
-    """An engine that died after its numbers were written is in verdict.json alone."""
-    from harness.errors import Cause, ExitCode
-    from reports.gate.run_gate import write_judgement
-
+def test_a_folder_that_is_judged_again_keeps_what_the_run_found_wrong(tmp_path):
+    """An engine that died after its numbers were written is in no record."""
     folder = compared_folder(tmp_path / "run-1", loads=(1,))
-    write_judgement(
-        folder, judge_folder(folder, causes=[Cause(code=ExitCode.INFRASTRUCTURE, why="L003: died")])
-    )
     assert judge_folder(folder).verdict.exit_code == 0
-    assert stored_judgement(folder).verdict.exit_code == 5
-    path = write_comparison(folder, stored_judgement(folder))
+    died = FoundWrong(code=ExitCode.INFRASTRUCTURE, why="L003: died")
+    write_plan(folder, read_plan(folder).model_copy(update={"found_wrong": [died]}))
+    assert judge_folder(folder).verdict.exit_code == 5
+    path = write_comparison(folder, judge_folder(folder))
     assert parse_page(path.read_text().strip()[15:]).all("h1")[0].text == "✗ ERROR"
     assert "An engine or the harness failed: L003: died." in path.read_text()
-    # a file that was judged on other numbers does not count
-    text = (folder / "verdict.json").read_text().replace('"verdict": "PASS"', '"verdict": "FAIL"')
-    (folder / "verdict.json").write_text(text)
-    assert stored_judgement(folder).verdict.exit_code == 0
 
 
 def test_logs_are_addressed_from_the_page(tmp_path):
