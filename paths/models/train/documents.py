@@ -17,6 +17,7 @@ import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
+from paths.models.train.compounds import compound
 from paths.models.train.equations import equation
 from paths.models.train.problems.stream import TRAIN, Problem, problem
 from paths.models.train.renaming import with_invented_names
@@ -77,11 +78,18 @@ class DocumentStream:
         self._digits = {token for text in "0123456789." for token in tokenizer.encode(text).ids}
 
     def document(
-        self, *, max_length: int, shots: tuple[int, int], drills: float = 0.0, invented: float = 0.0
+        self,
+        *,
+        max_length: int,
+        shots: tuple[int, int],
+        drills: float = 0.0,
+        invented: float = 0.0,
+        compounds: float = 0.0,
     ) -> Document:
         """One whose number of examples lies in `shots`, shortened by examples to fit `max_length`.
 
         drills: the share of documents that are drills. invented: the share of problems with invented names.
+        compounds: the share of problems that are compounds.
         """
         rng = random.Random(f"{self.seed}/{self.index}")
         if rng.random() < drills:
@@ -92,13 +100,21 @@ class DocumentStream:
             tokens, targets, weights = [BOS], [PAD], [0.0]
         for number in range(wanted):
             chosen = problem(TRAIN, seed=self.seed, index=self.index)
+            if rng.random() < compounds:
+                chosen = compound(random.Random(f"compound {self.seed}/{self.index}"))
             if rng.random() < invented:
                 chosen = with_invented_names(chosen, rng)
             part = self._problem(chosen)
             if len(tokens) + len(part.tokens) + 2 > max_length:
                 if number == 0:  # a problem longer than a row: take the next one
                     self.index += 1
-                    return self.document(max_length=max_length, shots=shots, drills=drills, invented=invented)
+                    return self.document(
+                        max_length=max_length,
+                        shots=shots,
+                        drills=drills,
+                        invented=invented,
+                        compounds=compounds,
+                    )
                 break
             self.index += 1
             if number:
@@ -110,10 +126,11 @@ class DocumentStream:
             weights += part.weights
         return Document(tokens, targets, weights)
 
-    def rows(
-        self, *, count: int, length: int, shots: tuple[int, int], drills: float = 0.0, invented: float = 0.0
-    ) -> Rows:
-        """`count` rows, each begun by the longest waiting document and filled with the largest that fit."""
+    def rows(self, *, count: int, length: int, shots: tuple[int, int], **shares: float) -> Rows:
+        """`count` rows, each begun by the longest waiting document and filled with the largest that fit.
+
+        shares: as `document` takes them.
+        """
         self.waiting = [document for document in self.waiting if len(document.tokens) <= length]
         rows = []
         for _ in range(count):
@@ -121,9 +138,7 @@ class DocumentStream:
             free = length
             while True:
                 while len(self.waiting) < WAITING:
-                    self.waiting.append(
-                        self.document(max_length=length, shots=shots, drills=drills, invented=invented)
-                    )
+                    self.waiting.append(self.document(max_length=length, shots=shots, **shares))
                 fitting = [document for document in self.waiting if len(document.tokens) <= free]
                 if not fitting:
                     break

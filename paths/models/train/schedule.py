@@ -20,6 +20,7 @@ class Stage:
     shots: tuple[int, int]
     drills: float = 0.0  # share of documents that hold equations alone
     invented: float = 0.6  # share of problems with invented names
+    compounds: float = 0.25  # share of problems that go on longer than any template
     mtp: int = 0  # how many drafts in a row the MTP layer learns
     frozen: bool = False  # the main model stays as it is
     indexing: Indexing
@@ -30,17 +31,18 @@ class Stage:
 STAGES = (
     Stage(
         name="dense",
-        until=0.85,
+        until=0.935,
         rates=(1.0, 0.4),
         rows=40,
         length=192,
         shots=(0, 1),
-        drills=0.25,
+        drills=0.15,
+        compounds=0.4,
         indexing=OFF,
     ),
     Stage(
         name="mtp",
-        until=0.87,
+        until=0.94,
         rates=(0.4, 0.3),
         rows=40,
         length=192,
@@ -51,7 +53,7 @@ STAGES = (
     ),
     Stage(
         name="align",
-        until=0.88,
+        until=0.9425,
         rates=(0.3, 0.2),
         rows=10,
         length=704,
@@ -62,8 +64,8 @@ STAGES = (
     ),
     Stage(
         name="sparse",
-        until=0.97,
-        rates=(0.7, 0.03),
+        until=0.975,
+        rates=(0.6, 0.03),
         rows=10,
         length=704,
         shots=(0, 5),

@@ -120,6 +120,7 @@ class Trainer:
             shots=stage.shots,
             drills=stage.drills,
             invented=stage.invented,
+            compounds=stage.compounds,
         )
         parameters = computed(self.parameters, self.settings.dtype)
         if stage.frozen:

@@ -58,7 +58,8 @@ RELATIONS: dict[str, Relation] = {"more": _more, "fewer": _fewer, "times": _time
 QUESTIONS = ("last", "total", "difference", "share")
 
 
-def _compare(draft: Draft, *, relations: tuple[str, ...], question: str) -> Decimal:
+def compare(draft: Draft, *, relations: tuple[str, ...], question: str) -> Decimal:
+    """Each person relative to the one before, and the question."""
     many = draft.pick(THINGS).many
     people = [str(draft.person())]
     values = [draft.amount()]
@@ -112,7 +113,7 @@ def _templates() -> dict[str, Template]:
                 trivial = length == 1 and question == "difference" and relations[0] in ("more", "fewer")
                 if steps <= MAX_STEPS and not trivial:
                     name = f"compare.{'_'.join(relations)}.{question}"
-                    found[name] = partial(_compare, relations=relations, question=question)
+                    found[name] = partial(compare, relations=relations, question=question)
     return found
 
 

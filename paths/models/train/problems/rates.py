@@ -45,7 +45,8 @@ LEGS = {"one": 1, "two": 3, "extra": 2, "two_days": 2}
 ASKED = {"total": 0, "remaining": 1, "time": 2, "spend": 1, "twice": 1}
 
 
-def _leg(draft: Draft, who: str, activity: Activity) -> Decimal:
+def leg(draft: Draft, who: str, activity: Activity) -> Decimal:
+    """So much per unit, for so many units."""
     rate, k = (draft.price() if activity.money else draft.group()), draft.few(12)
     shown = draft.money(rate) if activity.money else f"{draft.show(rate)} {activity.what}"
     draft.say(
@@ -67,9 +68,9 @@ def _progress(draft: Draft, legs: str, who: Person, activity: Activity) -> Decim
         )
         then = draft.step(f"On Tuesday it is {{}} {activity.what}.", first, "+", second)
         return draft.step(f"On both days it is {{}} {activity.what}.", first, "+", then)
-    total = _leg(draft, str(who), activity)
+    total = leg(draft, str(who), activity)
     if legs == "two":
-        more = _leg(draft, who.she, activity)
+        more = leg(draft, who.she, activity)
         return draft.step(f"In total it is {{}} {activity.what}.", total, "+", more)
     if legs == "extra":
         n = draft.part()

@@ -69,9 +69,12 @@ def _changed(draft: Draft, kind: str, total: Decimal, she: str) -> Decimal:
     return total
 
 
-def _shopping(draft: Draft, *, basket: str, change: str, asked: str) -> Decimal:
+def shopping(draft: Draft, *, basket: str, changes: tuple[str, ...], asked: str) -> Decimal:
+    """What is bought, what changes the bill, and what is asked."""
     who = draft.person()
-    total = _changed(draft, change, _basket(draft, basket, str(who), who.she), who.she)
+    total = _basket(draft, basket, str(who), who.she)
+    for change in changes:
+        total = _changed(draft, change, total, who.she)
     if asked == "total":
         if not draft.steps:
             raise Retry
@@ -126,15 +129,17 @@ def _profit(draft: Draft, *, kind: str) -> Told:
     return Told(total, "dollars", (f"How much profit does {who} make?", "What is the profit in dollars?"))
 
 
+PROFITS: dict[str, Scene] = {kind: partial(_profit, kind=kind) for kind in ("all", "half")}
+
+
 def _templates() -> dict[str, Template]:
     found: dict[str, Template] = {}
     for basket, change, asked in product(BASKETS, CHANGES, ASKED):
         steps = BASKETS[basket] + CHANGES[change] + ASKED[asked]
         if 1 <= steps <= MAX_STEPS:
             name = f"shopping.{basket}.{change}.{asked}"
-            found[name] = partial(_shopping, basket=basket, change=change, asked=asked)
-    profits: dict[str, Scene] = {kind: partial(_profit, kind=kind) for kind in ("all", "half")}
-    return found | followed("profit", profits, "ask plus minus times split")
+            found[name] = partial(shopping, basket=basket, changes=(change,), asked=asked)
+    return found | followed("profit", PROFITS, "ask plus minus times split")
 
 
 TEMPLATES = _templates()
