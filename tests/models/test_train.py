@@ -370,7 +370,7 @@ def test_indexers_move_faster_by_their_factor():
 
 
 def test_schedule_reaches_every_stage_and_decays():
-    names = [schedule.stage_of(step, 100).name for step in range(100)]
+    names = [schedule.stage_of(step, 1000).name for step in range(1000)]
     assert list(dict.fromkeys(names)) == [stage.name for stage in schedule.STAGES]
     assert schedule.STAGES[-1].until == 1.0 and schedule.STAGES[-1].indexing.select
     rates = [schedule.rate(step, 10_000) for step in range(10_000)]
