@@ -61,8 +61,8 @@ def test_a_scene_never_goes_on_as_a_held_out_template_does(monkeypatch):
         return go_on
 
     scenes = {
-        family: ({kind: watched(f"{family}.{kind}", scene) for kind, scene in kinds.items()}, follows)
-        for family, (kinds, follows) in SCENES.items()
+        family: {kind: watched(f"{family}.{kind}", scene) for kind, scene in kinds.items()}
+        for family, kinds in SCENES.items()
     }
     monkeypatch.setattr(compounds, "SCENES", scenes)
     monkeypatch.setattr(
@@ -70,12 +70,12 @@ def test_a_scene_never_goes_on_as_a_held_out_template_does(monkeypatch):
     )
     for number in range(COUNT):
         compound(random.Random(number))
-    assert set(met) <= set(TEMPLATES) and len(set(met)) > 40
-    assert not [name for name in met if held_out("template", name)]
+    assert len(set(met)) > 40
+    assert not [name for name in met if name in TEMPLATES and held_out("template", name)]
     monkeypatch.setattr(compounds, "held_out", lambda kind, name: False)
     for number in range(COUNT):
         compound(random.Random(number))
-    assert [name for name in met if held_out("template", name)]
+    assert [name for name in met if name in TEMPLATES and held_out("template", name)]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

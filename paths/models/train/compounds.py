@@ -25,20 +25,20 @@ from paths.models.train.problems.draft import Draft, Retry
 from paths.models.train.problems.follow import FOLLOWS, Scene, Told
 from paths.models.train.problems.names import TRAIN_PEOPLE
 from paths.models.train.problems.split import held_out
-from paths.models.train.problems.stream import Problem
+from paths.models.train.problems.stream import TEMPLATES, Problem
 from paths.models.train.problems.things import GOODS, THINGS
 
-SCENES: dict[str, tuple[dict[str, Scene], str]] = {
-    "share": (portions.SHARES, "minus split"),
-    "price": (portions.PRICES, "plus times"),
-    "leftover": (portions.LEFTOVERS, "plus minus times"),
-    "recipe": (portions.RECIPES, "plus times"),
-    "rows": (portions.ROWS, "plus minus split"),
-    "time": (measures.CLOCK, "plus times"),
-    "measure": (measures.MEASURES, "plus minus times split"),
-    "trip": (measures.TRIPS, "plus times"),
-    "saving": (measures.SAVINGS, "plus"),
-    "profit": (shopping.PROFITS, "plus minus times split"),
+SCENES: dict[str, dict[str, Scene]] = {
+    "share": portions.SHARES,
+    "price": portions.PRICES,
+    "leftover": portions.LEFTOVERS,
+    "recipe": portions.RECIPES,
+    "rows": portions.ROWS,
+    "time": measures.CLOCK,
+    "measure": measures.MEASURES,
+    "trip": measures.TRIPS,
+    "saving": measures.SAVINGS,
+    "profit": shopping.PROFITS,
 }
 GOING_ON = ("plus", "minus", "times")  # of which something is left to go on with
 UNITS = (
@@ -86,13 +86,13 @@ def _write(draft: Draft) -> Problem:
 def _scene(draft: Draft) -> Decimal:
     """A scene that goes on twice."""
     family = draft.pick(tuple(SCENES))
-    scenes, follows = SCENES[family]
-    kind = draft.pick(tuple(scenes))
-    meets = [one for one in follows.split() if not held_out("template", f"{family}.{kind}.{one}")]
-    first = draft.pick([one for one in meets if one in GOING_ON] or [""])
-    if not first:
+    kind = draft.pick(tuple(SCENES[family]))
+    names = {one: f"{family}.{kind}.{one}" for one in GOING_ON}
+    meets = [one for one, name in names.items() if not (name in TEMPLATES and held_out("template", name))]
+    if not meets:
         raise Retry
-    told = _go_on(draft, scenes[kind](draft), first)
+    first = draft.pick(meets)
+    told = _go_on(draft, SCENES[family][kind](draft), first)
     return FOLLOWS[draft.pick(tuple(one for one in FOLLOWS if one not in ("ask", first)))](draft, told)
 
 
@@ -160,6 +160,8 @@ def _work(draft: Draft) -> Decimal:
     told = Told(total, activity.what, ())
     for name in draft.rng.sample(GOING_ON, draft.pick((1, 2))):
         told = _go_on(draft, told, name)
+    if draft.chance(0.5):
+        return rates.twice(draft, told.value, activity.what)
     return FOLLOWS[draft.pick(("plus", "minus", "split"))](draft, told)
 
 

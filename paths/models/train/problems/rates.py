@@ -83,6 +83,14 @@ def _progress(draft: Draft, legs: str, who: Person, activity: Activity) -> Decim
     return total
 
 
+def twice(draft: Draft, total: Decimal, what: str) -> Decimal:
+    """Somebody else does a multiple of it."""
+    k = draft.between(2, 4)
+    other = draft.person()
+    draft.say(f"{other} does {draft.show(k)} times as much. How many {what} is that for {other}?")
+    return draft.step(f"For {other} it is {{}} {what}.", total, "*", k)
+
+
 def _rate(draft: Draft, *, legs: str, asked: str) -> Decimal:
     who = draft.person()
     activity = draft.pick([a for a in ACTIVITIES if a.money] if asked == "spend" else ACTIVITIES)
@@ -92,10 +100,7 @@ def _rate(draft: Draft, *, legs: str, asked: str) -> Decimal:
         draft.say(f"How many {what} is that in total?", f"How many {what} is that altogether?")
         return total
     if asked == "twice":
-        k = draft.between(2, 4)
-        other = draft.person()
-        draft.say(f"{other} does {draft.show(k)} times as much. How many {what} is that for {other}?")
-        return draft.step(f"For {other} it is {{}} {what}.", total, "*", k)
+        return twice(draft, total, what)
     if asked == "spend":
         n, good = draft.part(), draft.pick(ONE_GOOD)
         draft.say(
