@@ -31,7 +31,7 @@ class Stage:
 STAGES = (
     Stage(
         name="dense",
-        until=0.935,
+        until=0.9424,
         rates=(1.0, 0.4),
         rows=40,
         length=192,
@@ -42,7 +42,7 @@ STAGES = (
     ),
     Stage(
         name="mtp",
-        until=0.94,
+        until=0.947,
         rates=(0.4, 0.3),
         rows=40,
         length=192,
@@ -53,7 +53,7 @@ STAGES = (
     ),
     Stage(
         name="align",
-        until=0.9425,
+        until=0.95,
         rates=(0.3, 0.2),
         rows=10,
         length=704,
@@ -64,7 +64,7 @@ STAGES = (
     ),
     Stage(
         name="sparse",
-        until=0.975,
+        until=0.9775,
         rates=(0.6, 0.03),
         rows=10,
         length=704,
