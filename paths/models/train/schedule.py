@@ -31,7 +31,7 @@ class Stage:
 STAGES = (
     Stage(
         name="dense",
-        until=0.9424,
+        until=0.9364,
         rates=(1.0, 0.4),
         rows=40,
         length=192,
@@ -42,7 +42,7 @@ STAGES = (
     ),
     Stage(
         name="mtp",
-        until=0.947,
+        until=0.941,
         rates=(0.4, 0.3),
         rows=40,
         length=192,
@@ -53,7 +53,7 @@ STAGES = (
     ),
     Stage(
         name="align",
-        until=0.95,
+        until=0.944,
         rates=(0.3, 0.2),
         rows=10,
         length=704,
@@ -64,11 +64,11 @@ STAGES = (
     ),
     Stage(
         name="sparse",
-        until=0.9775,
+        until=0.985,
         rates=(0.6, 0.03),
         rows=10,
         length=704,
-        shots=(0, 5),
+        shots=(3, 5),
         drills=0.15,
         indexing=SPARSE,
     ),
@@ -78,7 +78,7 @@ STAGES = (
         rates=(1.0, 0.03),
         rows=10,
         length=704,
-        shots=(0, 5),
+        shots=(3, 5),
         mtp=3,
         frozen=True,
         indexing=SPARSE,
