@@ -18,7 +18,8 @@ _TRIED = 64  # prompts that are looked at before anything starts
 class ArithSource:
     """A new problem for every request; deterministic in (seed, salt). Answers end when the model ends them.
 
-    limit: prompt and output tokens that the engine takes. Raises UserError for a limit that is too small.
+    limit: prompt and output tokens that the engine takes. Raises UserError for one that is too small, also from
+    `next` where a prompt is longer than all that were tried first.
     """
 
     exact_lengths = False
@@ -39,7 +40,7 @@ class ArithSource:
         return [self._unused(phase) for _ in range(n)]
 
     def _unused(self, phase: Phase) -> Prompt:
-        """Short problems come twice at times."""
+        """The next problem that was not drawn before: short ones come twice at times."""
         while True:
             prompt = next(self._streams[phase])
             if prompt.hash not in self._drawn:

@@ -119,7 +119,7 @@ class DsaModel:
     def draft(
         self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
     ) -> Tensor:
-        """States `[N, Dm]` of draft `step`, after the MTP layer's norm; writes into that layer's cache."""
+        """States `[N, Dm]` of draft `step` for `batch.queries`, normed; writes into the MTP layer's cache."""
         with forward_context(self.draft_context(batch, caches, step=step)):
             return self._draft(batch, hidden, caches, step)
 

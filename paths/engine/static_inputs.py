@@ -77,6 +77,10 @@ class StaticInputs:
         """Views of the live rows."""
         return self.padded(shape.num_tokens, shape.num_reqs, max_length=shape.max_length)
 
+    def num_queries(self, num_tokens: int, num_reqs: int) -> int:
+        """Request rows of a graph: a PIECEWISE one (num_reqs 0) fits any number, so it has the most."""
+        return num_reqs or min(num_tokens, self.max_reqs)
+
     def num_outputs(self, shape: BatchShape) -> int:
         """Rows of the states that a forward pass over `batch(shape)` returns."""
         return shape.num_tokens
@@ -159,7 +163,9 @@ class FirstDraftInputs(DraftInputs):
         return shape.num_reqs
 
     def padded(self, num_tokens: int, num_reqs: int, *, max_length: int) -> ForwardBatch:
-        """The selection of the wanted rows stands where drafts of one row per request look for theirs."""
+        """The selection of the wanted rows stands where drafts of one row per request look for theirs: in the
+        first rows of the batch's own, which a pass over wanted rows does not write.
+        """
         batch = super().padded(num_tokens, num_reqs, max_length=max_length)
         last = ForwardBatch(
             input_ids=self._no_ids[:num_reqs],
@@ -174,8 +180,8 @@ class FirstDraftInputs(DraftInputs):
         return replace(batch, wanted=WantedRows(rows=self.last_rows[:num_reqs], batch=last))
 
     def pad(self, shape: BatchShape, *, num_tokens: int, num_reqs: int) -> None:
-        """Padding requests want row 0, and see no key there. A PIECEWISE graph has one per token row."""
-        num_reqs = num_reqs or min(num_tokens, self.max_reqs)
+        """Padding requests want row 0, and see no key there."""
+        num_reqs = self.num_queries(num_tokens, num_reqs)
         super().pad(shape, num_tokens=num_tokens, num_reqs=num_reqs)
         if num_reqs > shape.num_reqs:
             for buffer in (self.last_rows, self.last_positions, self.last_lengths):

@@ -114,7 +114,7 @@ class GenericModel:
     def draft(
         self, batch: ForwardBatch, hidden: Tensor, caches: Sequence[LayerCache], *, step: int = 0
     ) -> Tensor:
-        """States `[N, Dm]` of draft `step`, after the MTP layer's norm. Raises ValueError as `forward`."""
+        """States `[N, Dm]` of draft `step` for `batch.queries`, normed. Raises ValueError as `forward`."""
         self._check_length(batch)
         with torch.inference_mode(), forward_context(self.draft_context(batch, caches, step=step)):
             self._select_for_draft(batch, step)

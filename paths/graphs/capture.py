@@ -96,7 +96,7 @@ class GraphCapturer:
         longest = self._model.max_model_len
         batch = self._inputs.padded(
             descriptor.num_tokens,
-            descriptor.num_reqs or min(descriptor.num_tokens, self._inputs.max_reqs),
+            self._inputs.num_queries(descriptor.num_tokens, descriptor.num_reqs),
             max_length=longest if descriptor.sparse else min(self._inputs.index_topk, longest),
         )
         context = self._model.context(batch, self._caches)

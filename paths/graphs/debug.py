@@ -33,6 +33,7 @@ class ReplayChecks:
                 "old storage; write into them, never rebind them"
             )
         poison(self._output)
+        # where both sizes are equal, rows between the live requests and the live tokens are left alone
         queries = graph.context.batch.queries.num_tokens
         live = {queries: self._inputs.num_outputs(shape), graph.descriptor.num_tokens: shape.num_tokens}
         for buffer in graph.replay.buffers:

@@ -23,7 +23,7 @@ from paths.models.config import ModelConfig
 
 
 class GraphedDrafts:
-    """Drafts 0 to mtp − 1. Those of one MTP layer that select keys the same way are one forward pass.
+    """Drafts 0 to mtp − 1. Later ones of one MTP layer that select keys the same way are one forward pass.
 
     Draft 0 runs on all rows of the step, query_len 1 + mtp where it is uniform, and returns the states of
     the last one of each request; later drafts run on one row per request. Steps with a part of a prompt draft

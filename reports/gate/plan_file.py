@@ -17,7 +17,7 @@ from reports.compare.floor import FEWEST_PAIRS, NO_FLOOR, Noise, NoiseFloor
 from reports.compare.metric_table import METRICS
 
 COMPARISON = "comparison.json"
-COMPARISON_SCHEMA_VERSION = "1.0.0"
+COMPARISON_SCHEMA_VERSION = "1.1.0"
 FLOOR_SCHEMA_VERSION = "1.0.0"
 
 

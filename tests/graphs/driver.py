@@ -140,7 +140,7 @@ class GraphDriver:
         padded = live
         if size is not None and size.mode is not GraphMode.NONE:
             self.inputs.pad(shape, num_tokens=size.num_tokens, num_reqs=size.num_reqs)
-            reqs = size.num_reqs or min(size.num_tokens, self.inputs.max_reqs)
+            reqs = self.inputs.num_queries(size.num_tokens, size.num_reqs)
             longest = shape.max_length
             if size.mode is GraphMode.FULL:  # one graph for all lengths
                 longest = MAX_LEN if size.sparse else self.inputs.index_topk

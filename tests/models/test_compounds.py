@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from decimal import Decimal
+from itertools import pairwise
 
 import pytest
 
@@ -78,15 +80,44 @@ def test_a_scene_never_goes_on_as_a_held_out_template_does(monkeypatch):
     assert [name for name in met if name in TEMPLATES and held_out("template", name)]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_kind_is_longer_than_its_templates(kind):
-    """Four relations, two changes, an event twice: what no template has."""
-    found = []
-    for number in range(60):
+def drafts_of(kind):
+    """Drafts of one kind that make sense."""
+    for number in range(80):
         draft = Draft(random.Random(number), TRAIN_PEOPLE)
         try:
             kind(draft)
         except Retry:
             continue
-        found.append(len(draft.steps))
-    assert found and max(found) >= 3
+        yield draft
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_kind_makes_long_problems(kind):
+    assert max(len(draft.steps) for draft in drafts_of(kind)) >= 3
+
+
+def test_bills_relations_and_events_are_what_no_template_has(monkeypatch):
+    """Two changes, four relations, an event twice in a row."""
+    calls = []
+    monkeypatch.setattr(
+        compounds.shopping, "shopping", lambda draft, **told: calls.append(told["changes"]) or Decimal(1)
+    )
+    monkeypatch.setattr(
+        compounds.comparisons, "compare", lambda draft, **told: calls.append(told["relations"]) or Decimal(1)
+    )
+    for kind in KINDS:
+        if kind.__name__ in ("_bill", "_relations"):
+            list(drafts_of(kind))
+    assert {len(call) for call in calls} == {2, 4} and all("as_is" not in call for call in calls)
+    chain = next(kind for kind in KINDS if kind.__name__ == "_chain")
+    happened = []
+    events = {
+        name: (lambda draft, scene, name=name: happened.append(name), steps)
+        for name, (_, steps) in compounds.chains.EVENTS.items()
+    }
+    monkeypatch.setattr(compounds.chains, "EVENTS", events)
+    for number in range(40):
+        happened.clear()
+        with contextlib.suppress(Retry):
+            chain(Draft(random.Random(number), TRAIN_PEOPLE))
+        assert any(a == b for a, b in pairwise(happened)), happened

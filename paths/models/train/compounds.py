@@ -1,9 +1,10 @@
-"""Problems for training only that go on longer than any template, so that a model reads what comes next.
+"""Problems for training only that go on as no template does, so that a model reads what comes next.
 
 A model that has met every scene with three of the four ways in which it can go on takes the fourth for one of
 the three. Here a scene goes on twice, things of any kind go on up to three times, an event happens twice in a
 row, a bill changes twice. No template of the test set occurs: where a scene and a way to go on are held out
-together, they never meet here either. The generator and its distribution stay as they are.
+together, the one never follows the other directly (rates go on in other words than theirs). The generator and
+its distribution stay as they are.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _bill(draft: Draft) -> Decimal:
 
 
 def _work(draft: Draft) -> Decimal:
-    """Something before it and more of it: two additions to a rate."""
+    """A rate that goes on once or twice before the question."""
     who, activity = draft.person(), draft.pick(rates.ACTIVITIES)
     total = rates.leg(draft, str(who), activity)
     told = Told(total, activity.what, ())

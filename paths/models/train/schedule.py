@@ -20,7 +20,7 @@ class Stage:
     shots: tuple[int, int]
     drills: float = 0.0  # share of documents that hold equations alone
     invented: float = 0.6  # share of problems with invented names
-    compounds: float = 0.25  # share of problems that go on longer than any template
+    compounds: float = 0.25  # share of problems that go on as no template does
     mtp: int = 0  # how many drafts in a row the MTP layer learns
     frozen: bool = False  # the main model stays as it is
     indexing: Indexing
