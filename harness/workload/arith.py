@@ -18,8 +18,8 @@ _TRIED = 64  # prompts that are looked at before anything starts
 class ArithSource:
     """A new problem for every request; deterministic in (seed, salt). Answers end when the model ends them.
 
-    limit: prompt and output tokens that the engine takes. Raises UserError for one that is too small, also from
-    `next` where a prompt is longer than all that were tried first.
+    limit: prompt and output tokens that the engine takes. Raises UserError for one that is too small, also
+    from `next`, where a prompt is longer than all that were tried first.
     """
 
     exact_lengths = False
