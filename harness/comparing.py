@@ -121,11 +121,11 @@ def _judge_new(folder: RunFolder, plan: ComparisonFile) -> ExitCode:
 
 
 def _judge(folder: Path, tier: Tier | None) -> ExitCode:
-    """Artifacts first, then the exit code."""
+    """Artifacts first, then the exit code. The page reads most files, so it comes before what is written."""
     judgement = judge_folder(folder, tier=tier)
-    summary = write_judgement(folder, judgement)
-    tell_step_summary(summary)
-    print_verdict(judgement, folder, report=write_comparison(folder, judgement))
+    report = write_comparison(folder, judgement)
+    tell_step_summary(write_judgement(folder, judgement))
+    print_verdict(judgement, folder, report=report)
     return judgement.outcome.exit_code
 
 

@@ -38,6 +38,8 @@ def validate_cell(data: Mapping[str, Any], known_paths: list[str]) -> CellConfig
             f"workload.file={config.workload.file}: {config.workload.kind} prompts need no file;"
             " set workload=dataset to send it, or leave workload.file out"
         )
+    if config.workload.kind == "arith" and config.isl is not None:
+        raise UserError(f"isl={config.isl}: word problems have lengths of their own; leave isl out")
     _check_speculation(config)
     return config
 

@@ -32,7 +32,10 @@ def read_versioned(path: Path, model: type[M], version: str, *, hint: str = "") 
     """The typed content. Raises RecordError naming the file, also for another schema version."""
     content = read_json(path, hint=hint)
     if version_of(content) != version:
-        raise RecordError(f"{path}: schema version {version_of(content)!r}, known: {version}")
+        raise RecordError(
+            f"{path}: schema version {version_of(content)!r}, known: {version}; use the version of the "
+            "harness that wrote it, or measure again"
+        )
     try:
         return model.model_validate(content)
     except ValidationError as error:

@@ -82,6 +82,7 @@ BAD = {
     "model len too long": (["+path=scripted", "engine.max_model_len=8193"], "8193", "8192"),
     "cache too small": (["+path=scripted", "isl=100", "engine.kv_pages=1"], "engine.kv_pages=1", "to 2"),
     "missing checkpoint": (["+path=scripted", "checkpoint=nowhere"], "nowhere", "config.json"),
+    "isl of word problems": (["+path=dsa_mrv2", "workload=arith", "isl=64"], "isl=64", "leave isl out"),
     "data set without file": (["+path=scripted", "workload=dataset"], "workload.file", "workload.file=FILE"),
     "missing data set": (["+path=scripted", "workload=dataset", "workload.file=nowhere"], "nowhere", "JSONL"),
     "impl without module": (["+path=scripted", "path.impl=nowhere:X"], "nowhere", "install the package"),

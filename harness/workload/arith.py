@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -10,16 +11,16 @@ from harness.measurement import Phase
 from harness.workload.dataset import Encode
 from harness.workload.source import Prompt, count_repeated, prompt_hash, seeded
 from paths.api import UserError
-from paths.models.train.problems.stream import TEST, problems
+from paths.models.train.problems.stream import TEST, Problem, problems
 
-_TRIED = 64  # prompts that are looked at before anything starts
+_TRIED = 1000  # problems that are looked at before anything starts: the longest has some 100 tokens
 
 
 class ArithSource:
     """A new problem for every request; deterministic in (seed, salt). Answers end when the model ends them.
 
-    limit: prompt and output tokens that the engine takes. Raises UserError for one that is too small, also
-    from `next`, where a prompt is longer than all that were tried first.
+    limit: prompt and output tokens that the engine takes. A rare problem that is longer than all that were
+    tried first, and does not fit, is left out. Raises UserError for a limit that is too small.
     """
 
     exact_lengths = False
@@ -29,9 +30,12 @@ class ArithSource:
         self._streams = {phase: self._prompts(seed, (*salt, phase.name)) for phase in Phase}
         self._drawn: set[str] = set()
         self._sent: set[str] = set()
-        tried = self._prompts(seed, salt)
-        for _ in range(_TRIED):
-            next(tried)
+        longest = _longest(encode)
+        if longest + osl > limit:
+            raise UserError(
+                f"workload=arith: a prompt of {longest} tokens and osl={osl} exceed the engine's limit of "
+                f"{limit}; lower osl or raise engine.max_model_len"
+            )
 
     def mark_sent(self, prompts: Sequence[Prompt]) -> int:
         return count_repeated(prompts, self._sent)
@@ -50,10 +54,15 @@ class ArithSource:
     def _prompts(self, seed: int, salt: Sequence[str]) -> Iterator[Prompt]:
         stream = int(seeded(seed, salt).integers(2**62))
         for problem in problems(TEST, seed=stream):
-            ids = np.asarray(self._encode(f"Question: {problem.question}\nAnswer:"), dtype=np.int32)
-            if len(ids) + self._osl > self._limit:
-                raise UserError(
-                    f"workload=arith: a prompt of {len(ids)} tokens and osl={self._osl} exceed the engine's "
-                    f"limit of {self._limit}; lower osl or raise engine.max_model_len"
-                )
-            yield Prompt(ids, self._osl, prompt_hash(ids))
+            ids = np.asarray(self._encode(_text(problem)), dtype=np.int32)
+            if len(ids) + self._osl <= self._limit:
+                yield Prompt(ids, self._osl, prompt_hash(ids))
+
+
+def _text(problem: Problem) -> str:
+    return f"Question: {problem.question}\nAnswer:"
+
+
+def _longest(encode: Encode) -> int:
+    """Tokens of the longest prompt among the first of a stream."""
+    return max(len(encode(_text(problem))) for problem in islice(problems(TEST, seed=0), _TRIED))

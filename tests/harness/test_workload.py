@@ -249,3 +249,11 @@ def test_text_needs_a_tokenizer_that_fits_the_model(tmp_path):
         dataset(file, vocab_size=50)
     with pytest.raises(UserError, match=r"line 1: .*encodes to no token"):
         dataset(file, encode=lambda text: [])
+
+
+def test_arith_leaves_out_what_does_not_fit():
+    """The longest of the first thousand fits; a longer one that turns up later would fail a measurement."""
+    longest = max(len(p.ids) for p in arith(osl=1).next(300))
+    tight = arith(osl=1, max_model_len=512)
+    tight._limit = longest
+    assert max(len(p.ids) for p in tight.next(300)) < longest
