@@ -31,7 +31,7 @@ class Stage:
 STAGES = (
     Stage(
         name="dense",
-        until=0.9364,
+        until=0.91,
         rates=(1.0, 0.4),
         rows=40,
         length=192,
@@ -42,7 +42,7 @@ STAGES = (
     ),
     Stage(
         name="mtp",
-        until=0.941,
+        until=0.915,
         rates=(0.4, 0.3),
         rows=40,
         length=192,
@@ -53,7 +53,7 @@ STAGES = (
     ),
     Stage(
         name="align",
-        until=0.944,
+        until=0.92,
         rates=(0.3, 0.2),
         rows=10,
         length=704,
