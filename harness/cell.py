@@ -49,8 +49,8 @@ class Cell:
     @property
     def label(self) -> str:
         """Short human name; unique only together with the ids."""
-        random = self.config.workload.kind == "random"
-        work = f"{self.isl}/{self.osl}" if random else self.config.workload.name
+        workload = self.config.workload
+        work = f"{self.isl if workload.kind == 'random' else workload.name}/{self.osl}"
         words = [self.engine.path, self.engine.model.name, f"kv={self.engine.kv_dtype}"]
         speculation = mtp_words(self.engine.mtp, self.engine.mtp_forced_al)
         return " ".join([*words, *([f"mtp={speculation}"] if self.engine.mtp else []), work, self.load])

@@ -67,7 +67,8 @@ def _report(composed: Mapping[str, Any]) -> ExitCode:
     """report.html once more, from what the folder holds."""
     if composed["run"] is None:
         raise UserError("cmd=report needs run=DIR, a folder of results/")
-    print(write_report(_folder("run", composed["run"])))
+    report = write_report(_folder("run", composed["run"]), warn=lambda text: err.print(text, markup=False))
+    print(report)
     return ExitCode.OK
 
 

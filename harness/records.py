@@ -203,20 +203,28 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
         warnings.append(f"{path.name}: last line is truncated and was left out")
     seen: dict[tuple[str, str], int] = {}
     for number, line in enumerate(complete, start=1):
-        try:
-            data = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
-        except ValueError as error:
-            raise RecordError(f"{path}, line {number}: not valid JSON ({error})") from error
-        version = data.get("schema_version") if isinstance(data, dict) else None
-        if version != SCHEMA_VERSION:
-            raise RecordError(f"{path}, line {number}: schema version {version!r}, known: {SCHEMA_VERSION}")
-        try:
-            record = Record.model_validate(data)
-        except ValidationError as error:
-            raise RecordError(f"{path}, line {number}: {error.errors()[0]['msg']}") from error
+        where = f"{path}, line {number}"
+        record = _read_record(line, where)
         key = (record.launch_id, record.cell_id)
         if key in seen:
-            raise RecordError(f"{path}, line {number}: repeats the cell and launch of line {seen[key]}")
+            raise RecordError(f"{where}: repeats the cell and launch of line {seen[key]}; remove one of them")
         seen[key] = number
         records.append(record)
     return records, warnings
+
+
+def _read_record(line: bytes, where: str) -> Record:
+    try:
+        data = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise RecordError(f"{where}: not valid JSON ({error}); restore the line, or remove it") from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != SCHEMA_VERSION:
+        raise RecordError(
+            f"{where}: schema version {version!r}, known: {SCHEMA_VERSION}; use the version of the harness "
+            "that wrote it, or measure again"
+        )
+    try:
+        return Record.model_validate(data)
+    except ValidationError as error:
+        raise RecordError(f"{where}: {error.errors()[0]['msg']}; restore the line, or remove it") from error

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from harness.records import RecordError
 
 M = TypeVar("M", bound=BaseModel)
+_REMEDY = "; restore the file, or measure again"
 
 
 def read_json(path: Path, *, hint: str = "") -> Any:
@@ -20,7 +21,7 @@ def read_json(path: Path, *, hint: str = "") -> Any:
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror}){hint}") from error
     except ValueError as error:  # of JSON, or of UTF-8
-        raise RecordError(f"{path}: not valid JSON ({error})") from error
+        raise RecordError(f"{path}: not valid JSON ({error}){_REMEDY}") from error
 
 
 def version_of(content: Any) -> Any:
@@ -40,4 +41,4 @@ def read_versioned(path: Path, model: type[M], version: str, *, hint: str = "") 
         return model.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RecordError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise RecordError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}{_REMEDY}") from error

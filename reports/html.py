@@ -6,7 +6,7 @@ write_report(Path("results/20260101-120000-ab12"))
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,10 @@ _GRAPHS_AND_WAITS = {
 }
 
 
-def write_report(run_dir: Path) -> Path:
+def write_report(run_dir: Path, *, warn: Callable[[str], None] | None = None) -> Path:
     """Render `run_dir`/report.html, of its comparison if it has one, and return its path. Raises RecordError.
 
-    A comparison that cannot be judged is shown as a run that says so.
+    A comparison that cannot be judged is shown as a run that says so; `warn` is told why, too.
     """
     problem = None
     if (run_dir / COMPARISON).exists():
@@ -49,6 +49,8 @@ def write_report(run_dir: Path) -> Path:
             return write_comparison(run_dir, judge_folder(run_dir))
         except RecordError as error:
             problem = f"the comparison cannot be judged: {error}"
+            if warn is not None:
+                warn(problem)
     data = load_run(run_dir)
     data.warnings.extend([problem] if problem else [])
     path = run_dir / "report.html"

@@ -28,11 +28,14 @@ def test_a_run_and_a_comparison_have_their_own_pages(tmp_path, capsys):
     assert title(both) == "FAIL: dsa_mrv2 against generic_mrv1"
 
 
-def test_a_comparison_that_cannot_be_judged_is_shown_as_a_run(tmp_path):
+def test_a_comparison_that_cannot_be_judged_is_shown_as_a_run(tmp_path, capsys):
     both = compared_folder(tmp_path / "run-1", loads=(1,))
     (both / "comparison.json").write_text("{")
     assert main(["cmd=report", f"run={both}"]) == 0
     assert "the comparison cannot be judged" in (both / "report.html").read_text()
+    shown = capsys.readouterr()
+    assert "the comparison cannot be judged" in shown.err and "restore the file" in shown.err
+    assert shown.out.strip() == str(both / "report.html")
 
 
 @pytest.mark.parametrize(

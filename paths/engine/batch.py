@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,19 @@ class ForwardBatch:
         """The rows that attend, and whose states a forward pass returns."""
         return self if self.wanted is None else self.wanted.batch
 
+    def first(self, rows: int) -> ForwardBatch:
+        """The first `rows` as a batch, in which all are wanted."""
+        return replace(
+            self,
+            input_ids=self.input_ids[:rows],
+            positions=self.positions[:rows],
+            slot_mapping=self.slot_mapping[:rows],
+            req_rows=self.req_rows[:rows],
+            lengths=self.lengths[:rows],
+            topk_indices=self.topk_indices[:rows],
+            wanted=None,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class WantedRows:
@@ -68,6 +81,31 @@ class LayerCache:
     k_scale: Tensor  # [] float32; 1.0 unless kv_dtype is fp8
     index: Tensor | None
     index_dtype: str
+
+
+def padding_batch(rows: int, index_topk: int, device: torch.device) -> ForwardBatch:
+    """A batch of padding rows: it runs every operation, writes no cache and sees no key."""
+
+    def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return ForwardBatch(
+        input_ids=zeros(rows, dtype=torch.int64),
+        positions=zeros(rows, dtype=torch.int64),
+        slot_mapping=torch.full((rows,), -1, dtype=torch.int64, device=device),
+        req_rows=zeros(rows, dtype=torch.int32),
+        lengths=zeros(rows, dtype=torch.int32),
+        block_table=torch.full((1, 1), NULL_BLOCK, dtype=torch.int32, device=device),
+        topk_indices=torch.full((rows, index_topk), -1, dtype=torch.int32, device=device),
+        max_length=0,
+    )
+
+
+def half_wanted(batch: ForwardBatch) -> ForwardBatch:
+    """Padding rows, of which the first half is wanted, and at least one."""
+    count = max(1, batch.num_tokens // 2)
+    rows = torch.arange(count, device=batch.positions.device)
+    return replace(batch, wanted=WantedRows(rows=rows, batch=batch.first(count)))
 
 
 def torch_dtype(name: str) -> torch.dtype:

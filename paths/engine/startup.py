@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from paths.api import EngineConfig, StartupReport
-from paths.engine.batch import NULL_BLOCK, ForwardBatch, LayerCache
+from paths.engine.batch import LayerCache, padding_batch
 from paths.engine.runner import Model
 from paths.engine.warm_up import WarmUp
 from paths.graphs.drafts import GraphedDrafts
@@ -88,21 +87,3 @@ class Startup:
                     logits.append(self._model.draft_logits(states[:1], step=step))
             if not all(torch.isfinite(values).all() for values in logits):
                 raise RuntimeError(f"warm-up with {size} rows gave logits that are not finite")
-
-
-def padding_batch(rows: int, index_topk: int, device: torch.device) -> ForwardBatch:
-    """A batch of padding rows: it runs every operation, writes no cache and sees no key."""
-
-    def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    return ForwardBatch(
-        input_ids=zeros(rows, dtype=torch.int64),
-        positions=zeros(rows, dtype=torch.int64),
-        slot_mapping=torch.full((rows,), -1, dtype=torch.int64, device=device),
-        req_rows=zeros(rows, dtype=torch.int32),
-        lengths=zeros(rows, dtype=torch.int32),
-        block_table=torch.full((1, 1), NULL_BLOCK, dtype=torch.int32, device=device),
-        topk_indices=torch.full((rows, index_topk), -1, dtype=torch.int32, device=device),
-        max_length=0,
-    )

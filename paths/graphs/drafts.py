@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from paths.api import UserError
-from paths.engine.batch import ForwardBatch, LayerCache, WantedRows
+from paths.engine.batch import ForwardBatch, LayerCache, half_wanted
 from paths.engine.static_inputs import DraftInputs, FirstDraftInputs
 from paths.graphs.backend import GraphBackend
 from paths.graphs.capture import CaptureReport
@@ -123,22 +122,6 @@ class GraphedDrafts:
         valid until the next call.
         """
         return (self._later[self._keys[step]] if step else self._first).run(shape)
-
-
-def half_wanted(batch: ForwardBatch) -> ForwardBatch:
-    """Padding rows, of which the first half is wanted, and at least one."""
-    count = max(1, batch.num_tokens // 2)
-    half = replace(
-        batch,
-        input_ids=batch.input_ids[:count],
-        positions=batch.positions[:count],
-        slot_mapping=batch.slot_mapping[:count],
-        req_rows=batch.req_rows[:count],
-        lengths=batch.lengths[:count],
-        topk_indices=batch.topk_indices[:count],
-    )
-    rows = torch.arange(count, device=batch.positions.device)
-    return replace(batch, wanted=WantedRows(rows=rows, batch=half))
 
 
 def _one_row(config: GraphConfig) -> GraphConfig:

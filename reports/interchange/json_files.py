@@ -71,7 +71,9 @@ def _lines(path: Path, text: str) -> Iterator[Any]:
             try:
                 yield json.loads(line)
             except ValueError as error:
-                raise UserError(f"file={path}, line {number}: not valid JSON ({error})") from error
+                raise UserError(
+                    f"file={path}, line {number}: not valid JSON ({error}); correct the line, or remove it"
+                ) from error
 
 
 def _float(value: Any) -> float | None:

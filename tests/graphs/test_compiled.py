@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from paths.api import ModelSource, UserError
-from paths.engine.startup import padding_batch
+from paths.engine.batch import half_wanted, padding_batch
 from paths.generic_mrv1.model import GenericModel
 from paths.graphs.config import GraphConfig, GraphMode
-from paths.graphs.drafts import half_wanted
 from paths.kernels.registry import Kernels
 from paths.models.config import ModelConfig
 from paths.models.weights import load_weights

@@ -9,7 +9,7 @@ import torch
 
 from paths.api import UserError
 from paths.dsa_mrv2.model import DsaModel
-from paths.engine.startup import padding_batch
+from paths.engine.batch import padding_batch
 from paths.engine.static_inputs import DraftInputs
 from paths.generic_mrv1.model import GenericModel
 from paths.graphs.config import GraphConfig, GraphMode

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paths.api import ModelSource
-from paths.engine.startup import padding_batch
+from paths.engine.batch import padding_batch
 from paths.generic_mrv1.model import GenericModel
 from paths.graphs.piecewise import PiecewiseCompiler
 from paths.models.config import ModelConfig

@@ -257,3 +257,10 @@ def test_arith_leaves_out_what_does_not_fit():
     tight = arith(osl=1, max_model_len=512)
     tight._limit = longest
     assert max(len(p.ids) for p in tight.next(300)) < longest
+
+
+@pytest.mark.parametrize("workload", ["random", "arith"])
+def test_cells_that_differ_in_output_tokens_alone_have_labels_of_their_own(workload):
+    labels = {cell.label for cell in make_cells("+path=scripted", f"workload={workload}", "osl=16,160")}
+    work = {"random": "32", "arith": "arith"}[workload]
+    assert labels == {f"scripted tiny_v32 kv=auto {work}/{osl} c1" for osl in (16, 160)}

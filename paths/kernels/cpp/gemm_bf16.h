@@ -104,9 +104,9 @@ inline int64_t dot_strips(const bf16* x, int64_t ldx, const Rows& w, int64_t M, 
   return columns;
 }
 
-// y = x · w for MR rows and NV times 32 columns from column n on; `live` masks the columns of a last, narrower block. Two
-// rows of w are interleaved, so that a lane adds two products at once. `next` stands where the block after this one
-// begins, which is fetched meanwhile.
+// y = x · w for MR rows and NV times 32 columns, those that w and y point to; `live` masks the columns of a last, narrower
+// block. Two rows of w are interleaved, so that a lane adds two products at once. `next` stands where the block after
+// this one begins, which is fetched meanwhile.
 template <int MR, int NV, bool Narrow, typename Out>
 [[gnu::noinline]] void pair_block(const bf16* x, int64_t ldx, const bf16* w, int64_t ldw, int64_t K, __mmask32 live,
                                   const bf16* next, Out* y, int64_t ldy) {
