@@ -155,8 +155,12 @@ def _positions(counts: DraftCounts, told: Verifications | None, mtp: int) -> dic
         hits = counts.accepted_at[draft]
         accepted = None if told is None else told.accepted_at(draft)
         every = None if told is None else np.ones_like(told.accepted)
-        metrics[f"u_{draft}"] = _share(hits, counts.verify_steps, told, accepted, every)
-        metrics[f"c_{draft}"] = _share(hits, before, told, accepted, reached)
+        if counts.verified_at[draft] == 0:  # all were near their end, or the token budget was small
+            never = _absent("fraction", "no verification had so many drafts")
+            metrics |= {f"u_{draft}": never, f"c_{draft}": never}
+        else:
+            metrics[f"u_{draft}"] = _share(hits, counts.verify_steps, told, accepted, every)
+            metrics[f"c_{draft}"] = _share(hits, before, told, accepted, reached)
         before, reached = hits, accepted
     return metrics
 

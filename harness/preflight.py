@@ -16,8 +16,9 @@ from harness.measurement import LoadSpec
 from harness.memory import needed_bytes
 from harness.overrides import nearest
 from harness.plan import Launch
-from harness.workload import PromptSource, make_dataset, make_source
 from harness.workload.dataset import Dataset, DatasetSource
+from harness.workload.source import PromptSource
+from harness.workload.sources import make_arith, make_dataset, make_random
 from paths import registry
 from paths.api import Description, Unsupported, UserError
 from paths.kernels.cache_bytes import PAGE_SIZE
@@ -66,48 +67,27 @@ class Workloads:
             load_spec(cell, first_request_id=0)
 
     def source(self, cell: Cell) -> PromptSource:
-        engine, workload = cell.engine, cell.config.workload
-        tokenizer = Path(engine.model.tokenizer) if engine.model.tokenizer else None
-        return make_source(
-            kind=workload.kind,
-            isl=cell.isl,
-            osl=cell.osl,
-            seed=cell.config.seed,
-            salt=[cell.cell_id] if self.round is None else [cell.cell_id, f"round {self.round}"],
-            hf_config=engine.model.hf_config,
-            tokenizer=tokenizer,
-            dataset=self._part(cell, tokenizer) if workload.kind == "dataset" else None,
-            max_model_len=_room(cell),
+        if cell.config.workload.kind == "dataset":
+            return self._part(cell)
+        return _generated(
+            cell, salt=[cell.cell_id] if self.round is None else [cell.cell_id, f"round {self.round}"]
         )
 
     def common_source(self, cell: Cell) -> PromptSource:
         """The same prompts for every cell with this workload, whatever its path; of a data set the first."""
-        engine, workload = cell.engine, cell.config.workload
-        tokenizer = Path(engine.model.tokenizer) if engine.model.tokenizer else None
-        whole = None
-        if workload.kind == "dataset":
-            whole = DatasetSource(self._dataset(cell, tokenizer).part(0, 1))
-        return make_source(
-            kind=workload.kind,
-            isl=cell.isl,
-            osl=cell.osl,
-            seed=cell.config.seed,
-            salt=["equivalence"],
-            hf_config=engine.model.hf_config,
-            tokenizer=tokenizer,
-            dataset=whole,
-            max_model_len=_room(cell),
-        )
+        if cell.config.workload.kind == "dataset":
+            return DatasetSource(self._dataset(cell).part(0, 1))
+        return _generated(cell, salt=["equivalence"])
 
-    def _part(self, cell: Cell, tokenizer: Path | None) -> DatasetSource:
+    def _part(self, cell: Cell) -> DatasetSource:
         file = cell.config.workload.file
         sharing = [other.cell_id for other in self.cells if other.config.workload.file == file]
-        dataset = self._dataset(cell, tokenizer)
         place = sharing.index(cell.cell_id) + len(sharing) * ((self.round or 1) - 1)
-        return DatasetSource(dataset.part(place, len(sharing) * self.rounds), self._sent)
+        return DatasetSource(self._dataset(cell).part(place, len(sharing) * self.rounds), self._sent)
 
-    def _dataset(self, cell: Cell, tokenizer: Path | None) -> Dataset:
-        file = Path(cell.config.workload.file or "").expanduser().resolve()
+    def _dataset(self, cell: Cell) -> Dataset:
+        assert cell.config.workload.file is not None, "validate_cell refuses it"
+        file = Path(cell.config.workload.file).expanduser().resolve()
         key = f"{file}\0{cell.osl}"
         if key not in self._datasets:
             self._datasets[key] = make_dataset(
@@ -115,10 +95,29 @@ class Workloads:
                 osl=cell.osl,
                 seed=cell.config.seed,
                 hf_config=cell.engine.model.hf_config,
-                tokenizer=tokenizer,
+                tokenizer=_tokenizer(cell),
                 max_model_len=_room(cell),
             )
         return self._datasets[key]
+
+
+def _generated(cell: Cell, *, salt: Sequence[str]) -> PromptSource:
+    """Prompts without end, made as they are asked for."""
+    seed, tokenizer = cell.config.seed, _tokenizer(cell)
+    if cell.config.workload.kind == "arith":
+        return make_arith(osl=cell.osl, seed=seed, salt=salt, tokenizer=tokenizer, max_model_len=_room(cell))
+    return make_random(
+        isl=cell.isl,
+        osl=cell.osl,
+        seed=seed,
+        salt=salt,
+        hf_config=cell.engine.model.hf_config,
+        tokenizer=tokenizer,
+    )
+
+
+def _tokenizer(cell: Cell) -> Path | None:
+    return Path(cell.engine.model.tokenizer) if cell.engine.model.tokenizer else None
 
 
 def _room(cell: Cell) -> int:

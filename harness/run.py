@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.accuracy.scoring import Scorer
-from harness.accuracy.spec import AccuracySpec, Prepared
+from harness.accuracy.spec import PreparedPrompts
 from harness.attempt import Attempt
 from harness.cell import Cell
 from harness.cell_run import CellRunner
@@ -39,7 +39,7 @@ def run_plan(
     config_dirs: Sequence[Path],
     command: str,
     experiment: Experiment | None = None,
-    prompts: Mapping[AccuracySpec, Sequence[Prepared]] | None = None,
+    prompts: PreparedPrompts | None = None,
     gate: GatedRun | None = None,
     resumed: Resumed | None = None,
 ) -> ExitCode:
@@ -89,7 +89,7 @@ class _Run:
         config_dirs: Sequence[Path],
         command: str,
         experiment: Experiment | None,
-        prompts: Mapping[AccuracySpec, Sequence[Prepared]],
+        prompts: PreparedPrompts,
         gate: GatedRun | None,
         resumed: Resumed | None,
     ) -> None:
@@ -119,9 +119,7 @@ class _Run:
         )
         self._runner = self._cell_runner(preflight, prompts)
 
-    def _cell_runner(
-        self, preflight: Preflight, prompts: Mapping[AccuracySpec, Sequence[Prepared]]
-    ) -> CellRunner:
+    def _cell_runner(self, preflight: Preflight, prompts: PreparedPrompts) -> CellRunner:
         workloads = preflight.workloads
         return CellRunner(
             workloads=workloads,

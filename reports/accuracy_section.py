@@ -57,7 +57,11 @@ def accuracy_section(data: RunData) -> Section | None:
     scored = [(record, score) for record in asked for score in record.accuracy]
     if not asked:
         return None
-    notes = [note for record in asked for note in score_notes(record.accuracy, selects=_selects(record))]
+    notes = [
+        f"{_arm(record)}: {note}"
+        for record in asked
+        for note in score_notes(record.accuracy, selects=_selects(record))
+    ]
     faults = [f"{_arm(record)}: {fault}" for record in asked for fault in score_faults(record.accuracy)]
     return Section(
         rows=[_row(record, score) for record, score in scored],

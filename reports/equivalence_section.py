@@ -122,10 +122,9 @@ def _divergence(greedy: Greedy) -> str:
     left = greedy.prompts - greedy.identical
     if not left or greedy.first_div_median is None:
         return "none"
+    ties = "leads unknown" if greedy.near_ties is None else f"{greedy.near_ties} at a near-tie"
     lead = "" if greedy.margin_max is None else f", largest lead {number(greedy.margin_max)}"
-    return (
-        f"token {number(greedy.first_div_median)} (median of {left}); {greedy.near_ties} at a near-tie{lead}"
-    )
+    return f"token {number(greedy.first_div_median)} (median of {left}); {ties}{lead}"
 
 
 def _clear(forced: Forced | None) -> str:

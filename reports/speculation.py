@@ -18,6 +18,7 @@ from reports.load import as_word
 
 _OWN_KEYS = ("mtp", "mtp_mode", "mtp_forced_al")
 _ARM_KEYS = ("path", "options")
+_ANY_ARM = "any"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +73,17 @@ def speculative(records: Sequence[Record]) -> list[Record]:
 
 
 def split_speedups(records: Sequence[Record]) -> tuple[list[Split], list[Unsplit]]:
-    """Every cell with drafts against the one without, where the run has it."""
+    """Every cell with drafts against the one without, if there is one: of its own arm, else of the other."""
     off: dict[tuple[Any, ...], Record] = {}
     for record in records:
         if not record.requested.get("mtp"):
-            off.setdefault((_condition(record), record.round), record)
+            for arm in (record.arm, _ANY_ARM):
+                off.setdefault((arm, _condition(record), record.round), record)
     groups: dict[Any, list[tuple[Record, Record | None]]] = {}
     for record in speculative(records):
-        same = off.get((_condition(record), record.round))
-        groups.setdefault((_condition(record), *_own(record)), []).append((record, same))
+        key = (_condition(record), record.round)
+        same = off.get((record.arm, *key)) or off.get((_ANY_ARM, *key))
+        groups.setdefault((record.arm, _condition(record), *_own(record)), []).append((record, same))
     splits: list[Split] = []
     without: list[Unsplit] = []
     for pairs in groups.values():
@@ -125,7 +128,7 @@ def _split(pairs: Sequence[tuple[Record, Record | None]]) -> Split | str:
     rates = [_log(on, "out_tps") - _log(off, "out_tps") for on, off in good if _both(on, off, "out_tps")]
     on, off = good[0]
     return Split(
-        path=str(on.requested.get("path")),
+        path=str(on.requested.get("path")) + (f" ({on.arm})" if on.arm else ""),
         off=off,
         on=on,
         log_speedup=median(_log(off, "tpot_pooled_ms") - _log(on, "tpot_pooled_ms") for on, off in good),

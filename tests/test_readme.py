@@ -134,7 +134,7 @@ def test_every_key_is_one_of_the_configuration():
         for key in re.findall(r"`(\w+)`", row)
     ]
     known = set(re.findall(r"^(\w+):", (ROOT / "conf" / "config.yaml").read_text(), flags=re.M))
-    known |= {"path", "model", "workload", "experiment"}  # the groups
+    known |= {"path", "model", "workload", "experiment", "tier"}  # the groups
     assert len(keys) > 15 and set(keys) <= known
 
 

@@ -21,8 +21,10 @@ def not_scored(outcome: Outcome) -> Outcome:
 def with_scores(outcome: Outcome, scored: Scored) -> Outcome:
     """The scores, and whether they are sound; the speed of the cell stays what it is."""
     faults = ([scored.failure] if scored.failure is not None else []) + score_faults(scored.scores)
-    asked = sum(score.answered for score in scored.scores)
-    detail = "; ".join(dict.fromkeys(faults)) or f"{asked} questions were asked and answered"
+    failed = sum(score.errors for score in scored.scores)
+    answered = sum(score.answered for score in scored.scores) - failed
+    sound = f"{answered} questions were asked and answered" + (f", {failed} more failed" if failed else "")
+    detail = "; ".join(dict.fromkeys(faults)) or sound
     found = _checked(outcome, Check(ok=not faults, detail=detail))
     return dataclasses.replace(found, accuracy=scored.scores)
 

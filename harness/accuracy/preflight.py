@@ -7,7 +7,16 @@ from collections.abc import Iterable, Sequence
 
 from harness.accuracy.process import prepare, require_lm_eval
 from harness.accuracy.prompts import prompt_rules
-from harness.accuracy.spec import DEFAULT_CONCURRENCY, TASKS, AccuracySpec, Job, Prepared, highest
+from harness.accuracy.spec import (
+    DEFAULT_CONCURRENCY,
+    TASKS,
+    AccuracySpec,
+    Job,
+    Prepared,
+    PreparedPrompts,
+    PromptRules,
+    highest,
+)
 from harness.cell import Cell
 from harness.overrides import parse_override
 from harness.plan import Launch
@@ -31,12 +40,12 @@ def scored_concurrency(cells: Sequence[Cell], cell: Cell) -> int | None:
     return chosen.config.concurrency or min(DEFAULT_CONCURRENCY, chosen.engine.max_num_seqs)
 
 
-def check_accuracy(launches: Sequence[Launch]) -> dict[AccuracySpec, list[Prepared]]:
+def check_accuracy(launches: Sequence[Launch]) -> PreparedPrompts:
     """Every prompt is built once, here, and must fit. Raises UserError in one line."""
     cells = [cell for launch in launches for cell in launch.cells]
     if all(cell.accuracy is None for cell in cells):
         _refuse_idle_keys(word for cell in cells for word in cell.overrides)
-    found: dict[AccuracySpec, list[Prepared]] = {}
+    found: dict[tuple[AccuracySpec, PromptRules], list[Prepared]] = {}
     checked: set[tuple[AccuracySpec, str]] = set()
     for cell in cells:
         spec = cell.accuracy
@@ -44,12 +53,13 @@ def check_accuracy(launches: Sequence[Launch]) -> dict[AccuracySpec, list[Prepar
             continue
         checked.add((spec, cell.engine.identity()))
         _refuse_forced_drafts(cell.engine)
-        if spec not in found:
+        rules = prompt_rules(cell.engine)
+        if (spec, rules) not in found:
             require_lm_eval()
             spec.check_files()
-            job = Job(spec=spec, prompts=prompt_rules(cell.engine), stages=(), timeout_s=cell.timeout_s)
-            found[spec] = prepare(job, os.environ)
-        for prepared in found[spec]:
+            job = Job(spec=spec, prompts=rules, stages=(), timeout_s=cell.timeout_s)
+            found[spec, rules] = prepare(job, os.environ)
+        for prepared in found[spec, rules]:
             _check_fit(prepared, spec, cell.engine)
     return found
 

@@ -47,8 +47,8 @@ def require_lm_eval() -> None:
     """Raises UserError where it is not installed. Does not import it."""
     if find_spec("lm_eval") is None:
         raise UserError(
-            "accuracy: lm-evaluation-harness is not installed; pip install 'dsa-path-harness[eval]', or leave"
-            " accuracy out"
+            "accuracy: lm-evaluation-harness is not installed; pip install '.[eval]' in a clone of the"
+            " harness, or leave accuracy out"
         )
 
 

@@ -12,7 +12,7 @@ from harness.accuracy.process import ScoringFailed, ScoringProcess
 from harness.accuracy.prompts import prompt_rules
 from harness.accuracy.questions import QuestionsWriter
 from harness.accuracy.score import AccuracyScore, summarize_answers
-from harness.accuracy.spec import AccuracySpec, Job, Prepared, Stage, stages
+from harness.accuracy.spec import Job, PreparedPrompts, Stage, stages
 from harness.cell import Cell
 from harness.client.endpoint import Endpoint, EngineDied
 from harness.signals import allowed
@@ -56,12 +56,12 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
-    """Knows the run. `prepared` holds what is known of the prompts of each spec."""
+    """Knows the run."""
 
     writer: QuestionsWriter
     run_id: str
     parent_environment: Mapping[str, str]
-    prepared: Mapping[AccuracySpec, Sequence[Prepared]]
+    prepared: PreparedPrompts
 
     def score(
         self,
@@ -80,7 +80,7 @@ class Scorer:
         planned = stages(spec, concurrency)
         job = Job(spec=spec, prompts=prompt_rules(cell.engine), stages=planned, timeout_s=cell.timeout_s)
         ids = {"run_id": self.run_id, "launch_id": launch_id, "cell_id": cell.cell_id, "arm_id": cell.arm_id}
-        books = _Books(self, spec, ids, on_progress, on_score)
+        books = _Books(self, job, ids, on_progress, on_score)
         failure, died, interrupted = None, None, False
         process = ScoringProcess(job, folder=folder, parent_environment=self.parent_environment)
         try:
@@ -103,15 +103,15 @@ class _Books:
     def __init__(
         self,
         scorer: Scorer,
-        spec: AccuracySpec,
+        job: Job,
         ids: dict[str, str],
         on_progress: OnProgress,
         on_score: Callable[[AccuracyScore], None],
     ) -> None:
-        self._scorer, self._spec, self._ids = scorer, spec, ids
+        self._scorer, self._spec, self._ids = scorer, job.spec, ids
         self._on_progress, self._on_score = on_progress, on_score
         self._asked: list[_Asked] = []
-        self._prepared = {each.task: each for each in scorer.prepared.get(spec, ())}
+        self._prepared = {each.task: each for each in scorer.prepared.get((job.spec, job.prompts), ())}
 
     def follow(self, messages: Iterator[tuple[Any, ...]]) -> None:
         for verb, stage, *parts in messages:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -128,6 +128,10 @@ class Prepared:
     max_gen_toks: int
     prompts_hash: str  # of all ids, in order
     version: str  # of lm-eval and its task
+
+
+# what is known of the prompts of a spec: they depend on the model's tokenizer, too
+PreparedPrompts = Mapping[tuple[AccuracySpec, PromptRules], Sequence[Prepared]]
 
 
 def accuracy_spec(

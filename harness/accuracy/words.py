@@ -87,9 +87,9 @@ def score_faults(scores: Sequence[AccuracyScore]) -> list[str]:
             faults.append(f"{task_words(score)}: {score.reason}")
         elif not score.complete:
             faults.append(f"{task_words(score)}: stopped after {score.answered} of {score.questions}")
-        elif score.truncated > TRUNCATED_LIMIT * score.answered:
+        elif score.truncated > TRUNCATED_LIMIT * (valid := score.answered - score.errors):
             faults.append(
-                f"{task_words(score)}: {score.truncated} of {score.answered} answers were cut by the length"
-                f" limit (allowed {TRUNCATED_LIMIT:.0%})"
+                f"{task_words(score)}: {score.truncated} of {valid} answers were cut by the length limit"
+                f" (allowed {TRUNCATED_LIMIT:.0%})"
             )
     return faults

@@ -46,6 +46,10 @@ class Asker:
             scored = [one.logprobs for one in self._ask(self._forced(given), concurrency)]
             if any(len(logprobs) != len(ids) for logprobs, ids in zip(scored, given, strict=True)):
                 raise NotAnswered("the engine did not score every given token")
+            given_for = [one for logprobs in scored for one in logprobs]
+            sizes = {len(best) for one in given_for for best in (one.top_ids, one.top_logprobs)}
+            if len(sizes) > 1:
+                raise NotAnswered(f"the engine gave differing numbers of alternatives: {sorted(sizes)}")
         except NotAnswered as refused:
             return Answers(concurrency=concurrency, tokens=tokens, scores=None, reason=str(refused))
         return Answers(concurrency=concurrency, tokens=tokens, scores=[_scores(one) for one in scored])

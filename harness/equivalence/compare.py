@@ -85,7 +85,7 @@ def _greedy(reference: Answers, other: Answers, near_tie: float) -> Greedy:
         identical=first.count(None),
         first_div=first,
         first_div_median=median(left) if left else None,
-        near_ties=sum(margin < near_tie for margin in margins),
+        near_ties=None if reference.scores is None else sum(margin < near_tie for margin in margins),
         near_tie=near_tie,
         margin_max=max(known, default=None),
         empty=sum(len(tokens) == 0 for tokens in other.tokens),

@@ -20,7 +20,7 @@ class Greedy(_Model):
     identical: int
     first_div: list[int | None]  # per prompt: index of the first token that differs, None: identical
     first_div_median: float | None  # of those that differ
-    near_ties: int  # of these, where the reference's best two tokens were closer than `near_tie`
+    near_ties: int | None  # of these, where the reference's best two were closer than `near_tie`; or unknown
     near_tie: float  # in log-probability
     margin_max: float | None  # largest lead of the reference's best token where an answer left it
     empty: int  # answers of this arm without a token

@@ -113,11 +113,13 @@ class SamplingHead:
             first = np.cumsum(counts, dtype=np.int32) - counts
             slots = np.repeat(slots, counts)
             total = np.repeat(total - first, counts) + np.arange(len(slots), dtype=np.int32)
-        early = np.flatnonzero((total < table.min_total[slots]) & ~table.ignore_eos[slots])
         rows: list[int] = []
         tokens: list[int] = []
-        for row in early.tolist():
-            stops = {*self._eos_token_ids, *table.state(int(slots[row])).params.stop_token_ids}
+        for row in np.flatnonzero(total < table.min_total[slots]).tolist():
+            slot = int(slots[row])
+            stops = set(table.state(slot).params.stop_token_ids)
+            if not table.ignore_eos[slot]:
+                stops.update(self._eos_token_ids)
             rows += [row] * len(stops)
             tokens += sorted(stops)
         return ForbiddenTokens(rows=np.asarray(rows, np.int32), tokens=np.asarray(tokens, np.int32))

@@ -73,8 +73,9 @@ class Scheduler:
     recomputed later. The oldest request can always run, since `add` refuses what exceeds the whole pool.
 
     mtp: drafts that follow a step. A decode row is scheduled with its drafts, as many as its length limit
-    leaves room for, so that all of them may be accepted. Where the budget cannot hold those of every row, all
-    have fewer: a row that waits for others' drafts would be slower than without any.
+    leaves room for, so that all of them may be accepted. Where the budget cannot hold those of every row and
+    as much for each request that could join, all have fewer: who waits for others' drafts would be slower
+    than without any.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Scheduler:
                 order = np.lexsort((table.arrival[slots], pending > 1))
                 slots, pending = slots[order], pending[order]
             known = pending
-            pending = known + self._drafts(slots) if self.mtp else known
+            pending = known + self._drafts(slots, known) if self.mtp else known
             before = np.cumsum(pending, dtype=np.int64) - pending
             counts = np.minimum(np.maximum(self.max_num_batched_tokens - before, 0), pending).astype(np.int32)
             drafts = np.maximum(counts - known, 0)
@@ -171,10 +172,10 @@ class Scheduler:
     def _alone(self) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
         """As `_running`, in numbers: what arrays cost is felt where a step has one request.
 
-        None where several requests run, or the only one can compute nothing or finds no pages.
+        None where several requests run or others wait, or the only one can compute nothing or finds no pages.
         """
         table = self.table
-        if table.num_live != 1:
+        if table.num_live != 1 or self.waiting:
             return None
         slot = int(table.live.argmax())
         total, limit = int(table.total_len[slot]), int(table.max_total[slot])
@@ -200,13 +201,19 @@ class Scheduler:
             slots if need > 0 else slots[:0],
         )
 
-    def _drafts(self, slots: IntArray) -> IntArray:
-        """Drafts to verify of each running request; beside them a verification yields one more token."""
+    def _drafts(self, slots: IntArray, known: IntArray) -> IntArray:
+        """Drafts to verify of each running request; beside them a verification yields one more token.
+
+        known `[R]`: tokens that each has to compute anyway, more than one while its prompt is read.
+        """
         table = self.table
-        held = table.num_drafts[slots]
-        most = self.max_num_batched_tokens // max(int((held > 0).sum()), 1) - 1
         left = table.max_total[slots] - table.total_len[slots] - 1
-        return np.maximum(np.minimum(np.minimum(held, left), most), 0)
+        wanted = np.maximum(np.minimum(table.num_drafts[slots], left), 0)
+        plain = int(((wanted == 0) & (known == 1)).sum())
+        joining = min(len(self.waiting), table.free_slots)
+        shares = max(len(slots) - plain + joining, 1)
+        most = (self.max_num_batched_tokens - plain) // shares - 1
+        return np.minimum(wanted, max(most, 0))
 
     def _pages(self, slots: IntArray, counts: IntArray) -> IntArray:
         """Pages that hold the step's tokens, and those that are drafted behind them."""

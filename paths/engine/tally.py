@@ -39,12 +39,10 @@ class Tally:
         self._graph_counts = graph_counts
         self._recompiles = recompiles
         self._index_topk = index_topk
-        self._before = Counters(steps={}, graph_misses={})
         self.reset()
 
     def reset(self) -> None:
         self._rows = Counters(accepted_at=[0] * self._mtp, verified_at=[0] * self._mtp)
-        self._before = Counters(steps={}, graph_misses={})
         self._before = self._read()
 
     def count(self, plan: StepPlan) -> None:

@@ -16,18 +16,20 @@ IntArray = npt.NDArray[np.int32]
 def check_verification(result: StepResult, drafted: IntArray) -> tuple[IntArray, IntArray]:
     """Tokens and accepted drafts of each row, both `[N]`; drafted `[N]`: drafts that it verified.
 
-    Raises RuntimeError unless every row yields its accepted drafts and one token more, which is no draft.
+    Raises RuntimeError unless every row yields its accepted drafts and then one token that is no draft.
     """
-    counts = (result.tokens >= 0).sum(axis=1, dtype=np.int32)
+    is_token = result.tokens >= 0
+    counts = is_token.sum(axis=1, dtype=np.int32)
     accepted = result.accepted
     if accepted is None:
         raise RuntimeError("the scheduler plans drafts, and the runner does not say how many it accepted")
-    wrong = (counts != accepted + 1) | (accepted < 0) | (accepted > drafted)
+    holes = (is_token != (np.arange(is_token.shape[1]) < counts[:, None])).any(axis=1)
+    wrong = holes | (counts != accepted + 1) | (accepted < 0) | (accepted > drafted)
     if wrong.any():
         row = int(wrong.argmax())
         raise RuntimeError(
-            f"row {row} of a step yields {counts[row]} tokens, {accepted[row]} of them said to be accepted, "
-            f"of {drafted[row]} drafts: the token that ends a verification is not a draft"
+            f"row {row} of a step yields the tokens {result.tokens[row].tolist()}, {accepted[row]} of them "
+            f"accepted, of {drafted[row]} drafts: those come first, and then one token that is no draft"
         )
     return counts, accepted
 

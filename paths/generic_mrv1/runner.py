@@ -112,9 +112,9 @@ class RunnerV1:
     ) -> ReadyOutput:
         """Verify the last drafts, and draft behind what was accepted."""
         count = plan.num_samples
-        values = np.full((count, self._mtp + 1), -1, dtype=np.int32)
         if plan.num_drafts is None:
             tokens, scores = self._sampled(hidden, plan, table)
+            values = np.full((count, self._mtp + 1), -1, dtype=np.int32)
             values[:, 0] = self._staging.read(tokens)
             accepted = np.zeros(count, dtype=np.int32)
         else:

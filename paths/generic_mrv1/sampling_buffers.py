@@ -30,6 +30,7 @@ class SamplingBuffers:
         needs_seeds: bool = False,
     ) -> None:
         size = len(table.live)
+        self._mtp = mtp
         self._needs_seeds = needs_seeds
         self._staging = staging
         self._temperature = torch.zeros(size, dtype=torch.float32, device=device)
@@ -73,7 +74,9 @@ class SamplingBuffers:
         return self._views(count, total, all_greedy=False, grouped=True)
 
     def _greedy(self, count: int, total: int, *, grouped: bool) -> SamplingInputs:
-        """Made once per size: six views cost more than what a greedy step does with them."""
+        """Made once per uniform size: six views cost more than what a greedy step does with them."""
+        if total not in (count, count * (1 + self._mtp)):
+            return self._views(count, total, all_greedy=True, grouped=grouped)
         key = (count, total, grouped)
         if key not in self._unread:
             self._unread[key] = self._views(count, total, all_greedy=True, grouped=grouped)

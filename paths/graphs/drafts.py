@@ -105,7 +105,7 @@ class GraphedDrafts:
             yield draft.step, draft.forward(rows, self._caches)
 
     def capture(self) -> CaptureReport:
-        """Capture all, once, before the first step. `breaks` is that of one draft."""
+        """Capture all, once, before the first step. `breaks` is that of the pass with the most."""
         reports = [forward.capture() for forward in self.passes]
         return CaptureReport(
             seconds=sum(report.seconds for report in reports),

@@ -1,16 +1,19 @@
 """`accuracy=` on the command line: mistakes before anything starts, and whole runs."""
 
 import json
+import shutil
 
 import pytest
 
 from harness.__main__ import main
-from harness.accuracy import process
+from harness.accuracy import preflight, process
 from harness.accuracy.preflight import scored_concurrency
 from harness.accuracy.questions import read_questions
 from harness.accuracy.spec import stages
+from harness.plan import build_plan
 from tests.command_line import FAST, harness, names, only_run, records_of
 from tests.harness.cells import make_cell, make_cells
+from tests.shipped import FOLDER
 
 DENSE = ("+path=scripted", *FAST)
 
@@ -67,8 +70,21 @@ def test_without_lm_eval_it_is_said(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(process, "find_spec", lambda name: None)
     assert main([*DENSE, "accuracy=arith_gsm"]) == 2
-    assert "pip install 'dsa-path-harness[eval]'" in capsys.readouterr().err
+    assert "pip install '.[eval]'" in capsys.readouterr().err
     assert main([*DENSE, "dry_run=true"]) == 0  # who scores nothing needs nothing
+
+
+def test_prompts_are_prepared_for_every_tokenizer_rule(monkeypatch, tmp_path):
+    """Known fault 087: a score with a BOS must not carry the hash of prompts without one."""
+    other = shutil.copytree(FOLDER, tmp_path / "other")
+    (other / "tokenizer_config.json").write_text('{"add_bos_token": true}')
+    asked = []
+    monkeypatch.setattr(preflight, "prepare", lambda job, _: asked.append(job.prompts) or [])
+    words = ("+path=scripted", "accuracy=arith_gsm", f"checkpoint=auto,{other}", "concurrency=1,2")
+    launches, _ = build_plan(make_cells(*words))
+    found = preflight.check_accuracy(launches)
+    assert [rules.bos_id for rules in asked] == [None, 0]
+    assert [rules for _, rules in found] == asked
 
 
 def test_forced_drafts_are_no_answers(monkeypatch, capsys, tmp_path):

@@ -87,6 +87,18 @@ def test_min_tokens_forbids_eos_until_then(runner):
     assert len(tokens) >= 3
 
 
+def test_min_tokens_forbids_stop_ids_where_eos_is_ignored(runner):
+    prompt = prompts(1, low=20, high=21)[0]
+    first, second = expected_tokens(prompt, 2)
+    engine = make_engine(runner, eos=[second])
+    params = {"min_tokens": 3, "stop_token_ids": (first,), "ignore_eos": True}
+    engine.add(request(1, prompt, max_tokens=6, **params))
+    engine.add(request(2, prompt, max_tokens=6, min_tokens=3, ignore_eos=True))
+    events = run_until_idle(engine)
+    assert first not in tokens_of(events[1])[:3]
+    assert tokens_of(events[2]) == expected_tokens(prompt, 6), "nothing of it is forbidden"
+
+
 def test_stop_token_ids(runner):
     prompt = prompts(1, low=20, high=21)[0]
     tokens = expected_tokens(prompt, 10)

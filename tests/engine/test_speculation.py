@@ -215,6 +215,35 @@ def test_a_small_budget_gives_every_request_fewer_drafts(runner):
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
+def test_drafts_leave_budget_to_requests_that_come_later(runner):
+    engine = make_engine(runner, mtp=3, max_num_batched_tokens=8, model=MockModel(right))
+    for i in range(2):
+        engine.add(request(i, [i + 1], max_tokens=30))
+    engine.step()
+    assert engine.step().drafted.tolist() == [3, 3]
+    engine.add(request(2, [3, 4, 5, 6, 7], max_tokens=30))
+    step = engine.step()
+    assert step.drafted.tolist() == [1, 1], "two tokens each, and four of the five of the prompt"
+    step = engine.step()
+    assert step.request_ids.tolist() == [0, 1, 2]
+    assert engine.step().drafted.tolist() == [1, 1, 1]
+    events = run_until_idle(engine)
+    assert tokens_of(events[2])[-1] == expected_tokens([3, 4, 5, 6, 7], 30)[-1]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_rows_without_drafts_do_not_make_those_with_drafts_wait(runner):
+    engine = make_engine(runner, mtp=3, max_num_batched_tokens=8, model=MockModel(right))
+    for i in range(4):
+        forced = {"forced_ids": [9] * 30} if i < 2 else {}
+        engine.add(request(i, [i + 1], max_tokens=30, **forced))
+    engine.step()
+    step = engine.step()
+    assert sorted(step.request_ids.tolist()) == [0, 1, 2, 3]
+    assert step.drafted.tolist() == [0, 0, 2, 2]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize(
     "params", [{"logprobs": 1}, {"prompt_logprobs": 1}, {"forced_ids": [4, 5, 6, 7, 8, 9]}]
 )
@@ -433,7 +462,7 @@ def test_a_bonus_token_counted_as_accepted_is_found(monkeypatch):
         return Miscounted()
 
     monkeypatch.setattr(engine._runner, "execute", miscounts)
-    with pytest.raises(RuntimeError, match="the token that ends a verification is not a draft"):
+    with pytest.raises(RuntimeError, match="one token that is no draft"):
         engine.step()
 
 
@@ -443,6 +472,23 @@ def test_more_accepted_than_drafted_is_found():
     check_verification(result, np.asarray([2], np.int32))
     with pytest.raises(RuntimeError, match="of 0 drafts"):
         check_verification(result, np.asarray([0], np.int32))
+
+
+def test_a_hole_among_the_tokens_is_found():
+    tokens = np.asarray([[5, 6, -1], [5, -1, 7]], dtype=np.int32)
+    result = StepResult(tokens=tokens, accepted=np.asarray([1, 1], np.int32))
+    with pytest.raises(RuntimeError, match=r"row 1 .* \[5, -1, 7\]"):
+        check_verification(result, np.asarray([2, 2], np.int32))
+
+
+def test_v1_keeps_views_of_uniform_steps_alone():
+    """What is kept for each size that a mixed step may have would grow for as long as the engine runs."""
+    engine = make_engine("V1", mtp=3, model=MockModel(adversary))
+    for i in range(6):
+        engine.add(request(i, prompt_of(5 + i, i), max_tokens=20 + 7 * i))
+    run_until_idle(engine)
+    kept = set(engine._runner._sampling._unread)
+    assert kept and all(total in (count, 4 * count) for count, total, _ in kept)
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

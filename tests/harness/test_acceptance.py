@@ -86,6 +86,15 @@ def test_fault_117_conditional_rates_do_not_fall_with_the_position():
     assert "u_2" not in metrics
 
 
+def test_a_draft_that_was_never_made_has_no_rate():
+    metrics, checks = judged(load(answer(2, 1, drafted=2)))
+    assert checks["acceptance"].ok is True
+    assert metrics["u_1"].value == 0.5 and metrics["c_1"].value == 0.5
+    for name in ("u_2", "c_2"):
+        assert metrics[name].value is None
+        assert metrics[name].reason == "no verification had so many drafts"
+
+
 def test_per_request_and_token_weighted_means_differ():
     rows = [answer(3, 3, 3), answer(0, sent=50.0)]
     metrics, _ = judged(load(*rows))

@@ -8,10 +8,10 @@ import pytest
 from harness.measurement import Phase
 from harness.plan import build_plan
 from harness.preflight import Workloads
-from harness.workload import make_dataset, make_source
 from harness.workload.dataset import Dataset, DatasetSource, load_dataset
 from harness.workload.random import RandomSource, allowed_ids, special_ids
 from harness.workload.source import Prompt, prompt_hash
+from harness.workload.sources import make_arith, make_random
 from paths.api import UserError
 from paths.tokenizer import load_tokenizer
 from tests.harness.cells import make_cells
@@ -21,9 +21,8 @@ HF = {"vocab_size": 100, "bos_token_id": 0, "eos_token_id": [1, 2], "pad_token_i
 
 
 def source(**changes):
-    values = {"kind": "random", "isl": 63, "osl": 5, "seed": 0, "salt": ("run", "launch", "cell")}
-    values |= {"hf_config": HF, "max_model_len": 512}
-    return make_source(**(values | changes))
+    values = {"isl": 63, "osl": 5, "seed": 0, "salt": ("run", "launch", "cell"), "hf_config": HF}
+    return make_random(**(values | changes))
 
 
 def ids(prompts: list[Prompt]) -> list[list[int]]:
@@ -60,7 +59,8 @@ def test_random_prompts_have_exact_lengths_and_are_unique():
 
 
 def arith(**changes):
-    return source(**({"kind": "arith", "tokenizer": FOLDER / "tokenizer.json"} | changes))
+    values = {"osl": 5, "seed": 0, "salt": ("run", "launch", "cell"), "tokenizer": FOLDER / "tokenizer.json"}
+    return make_arith(**(values | {"max_model_len": 512} | changes))
 
 
 def test_arith_prompts_are_new_problems_that_the_model_reads():
@@ -120,8 +120,6 @@ def test_prompts_that_are_drawn_and_never_sent_are_not_repeated():
     ("changes", "message"),
     [
         ({"isl": 0}, "isl=0: a prompt needs at least 1 token"),
-        ({"kind": "poem"}, "workload kind 'poem' is unknown; known: random, dataset, arith"),
-        ({"kind": "dataset"}, "needs workload.file=FILE"),
         ({"hf_config": {}}, "vocab_size=None in the model's config"),
         ({"hf_config": {"vocab_size": 2, "eos_token_id": [0, 1]}}, "no token id is left"),
     ],
@@ -154,7 +152,7 @@ def test_dataset_cells_have_parts_to_themselves(tmp_path):
     parts = [shared.part(index, 3) for index in range(3)]
     assert [len(part) for part in parts] == [3, 4, 4]
     assert sorted(ids([prompt for part in parts for prompt in part])) == [[i] for i in range(11)]
-    first, second = (make_source(**arguments(DatasetSource(part))) for part in parts[:2])
+    first, second = (DatasetSource(part) for part in parts[:2])
     assert not first.exact_lengths
     first.next(100)  # however fast another cell was
     second.next(2, phase=Phase.WARMUP)  # however long the warm-up was
@@ -173,11 +171,6 @@ def test_a_part_that_is_used_up_begins_again_and_it_shows(tmp_path):
     assert source.mark_sent(source.next(3)) == 0
     again = source.next(2)
     assert ids(again) == ids(part[:2]) and source.mark_sent(again) == 2
-
-
-def arguments(source):
-    values = {"kind": "dataset", "isl": 1, "osl": 16, "seed": 0, "salt": (), "hf_config": HF}
-    return values | {"dataset": source, "max_model_len": 512}
 
 
 def test_equal_lines_count_as_repeated(tmp_path):
@@ -237,8 +230,6 @@ def test_files_that_hold_nothing(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="binary: cannot be read"):
         dataset(tmp_path / "binary")
-    with pytest.raises(UserError, match=r"needs workload\.file"):
-        make_dataset(None, osl=1, seed=0, hf_config=HF)
 
 
 def test_text_needs_a_tokenizer_that_fits_the_model(tmp_path):

@@ -38,6 +38,13 @@ def test_run_without_a_state_to_resume_says_what_to_do(tmp_path, capsys):
     assert error.count("\n") == 1 and "leave out --resume" in error
 
 
+def test_a_new_run_does_not_replace_the_state_of_another(tmp_path, capsys):
+    (tmp_path / "state.pt").write_bytes(b"hours of work")
+    assert main(["run", str(tmp_path), "--steps", "1"]) == 2
+    assert "add --resume" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
+
+
 def test_export_of_the_shipped_size(tmp_path):
     """tiny_v32 as configured: below 25 MB, loadable, with the MTP layer beside the main ones."""
     trainer = Trainer(hf("tiny_v32"), build_tokenizer(), Settings(steps=1, compiled=False), tmp_path / "run")

@@ -61,6 +61,12 @@ def test_an_arm_stands_beside_the_reference_against_itself(section):
     assert "noise of one and the same arm" in text
 
 
+def test_leads_that_are_unknown_are_not_told_as_no_near_tie(section):
+    other = compared("B", level(identical=14, near_ties=None, forced=False))
+    text = section(itself(level(forced=False)), make_record(1, equivalence=other))
+    assert "token 3.00 (median of 2); leads unknown" in text and "at a near-tie" not in text
+
+
 def test_a_reference_without_noise_excuses_nothing(section):
     text = section(itself(level()), make_record(1, equivalence=compared("B", level(distance=2.0, agree=0.4))))
     assert "repeats exactly" in text and "all of this is the arm's" in text

@@ -73,6 +73,21 @@ def test_rounds_are_paired_and_the_median_counts():
     assert math.exp(split.log_speedup) == pytest.approx(2.0)
 
 
+def test_each_arm_is_split_against_its_own_cell_without_drafts():
+    cells = [
+        make(order, mtp, tpot=tpot, al=3.0, arm=arm)
+        for order, (arm, mtp, tpot) in enumerate(
+            [("baseline", 0, 10.0), ("baseline", 3, 5.0), ("candidate", 3, 5.0), ("candidate", 0, 20.0)]
+        )
+    ]
+    splits, without = split_speedups(cells)
+    assert without == []
+    found = {split.path: round(math.exp(split.log_speedup), 6) for split in splits}
+    assert found == {"dsa_mrv2 (baseline)": 2.0, "dsa_mrv2 (candidate)": 4.0}
+    (split,), _ = split_speedups(cells[::2])  # drafts against none, as baseline_set={mtp: 0} has it
+    assert split.path == "dsa_mrv2 (candidate)" and split.log_speedup == pytest.approx(math.log(2))
+
+
 def test_fault_121_a_cell_that_did_not_draft_has_no_speed_up():
     dead = make_failed(
         1, "INVALID", "drafting: mtp=3 was asked for, but no draft was verified",

@@ -25,7 +25,7 @@ from paths.models.train.parameters import computed
 from paths.models.train.problems.describe import describe, json_lines
 from paths.models.train.problems.stream import test_set
 from paths.models.train.tokenizer import save_tokenizer
-from paths.models.train.trainer import CURVE, Settings, Trainer
+from paths.models.train.trainer import CURVE, STATE, Settings, Trainer
 
 MODEL = Path(__file__).parents[3] / "conf" / "model" / "tiny_v32.yaml"
 TOKENIZER = "tokenizer.json"
@@ -80,8 +80,9 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     defaults, rates = Settings(steps=0), OptimizerOptions()
     command.add_argument("folder", type=Path)
     command.add_argument("--steps", type=int, required=True)
-    command.add_argument("--resume", action="store_true", help="continue from the folder's state")
-    command.add_argument("--start-from", type=Path, help="weights of an exported folder, optimizer afresh")
+    begin = command.add_mutually_exclusive_group()
+    begin.add_argument("--resume", action="store_true", help="continue from the folder's state")
+    begin.add_argument("--start-from", type=Path, help="weights of an exported folder, optimizer afresh")
     command.add_argument("--seed", type=int, default=defaults.seed)
     command.add_argument("--threads", type=int, default=1)
     command.add_argument("--muon-lr", type=float, default=rates.muon_lr)
@@ -111,6 +112,9 @@ def _tokenizer(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
+    state = options.folder / STATE
+    if state.is_file() and not options.resume:
+        raise UserError(f"{state} is there: add --resume to continue it, or give another folder")
     if not (options.folder / TOKENIZER).is_file():
         save_tokenizer(options.folder)
     tokenizer = Tokenizer.from_file(str(options.folder / TOKENIZER))

@@ -70,13 +70,16 @@ def first_draft_acceptance(
     prompts: Sequence[list[int]],
     outputs: Sequence[list[int]],
     *,
+    max_new: int,
     sparse: bool,
 ) -> tuple[int, int]:
     """How many greedy tokens the MTP layer would have drafted right, of how many.
 
-    At each position of an output it predicts the token after the next; the outputs are the model's own.
+    At each position of an output it predicts the token after the next. The outputs are those of `greedy`;
+    behind one that was not cut at `max_new` stands the end of the text.
     """
-    texts = [[*prompt, *output, EOS] for prompt, output in zip(prompts, outputs, strict=True)]
+    ends = ([EOS] if len(output) < max_new else [] for output in outputs)
+    texts = [[*prompt, *output, *end] for prompt, output, end in zip(prompts, outputs, ends, strict=True)]
     rows = pack([[Document(text, text, [0.0] * len(text))] for text in texts], max(map(len, texts)))
     sight, side, indexing = model.sight(rows.positions, rows.document), Side(), SELECT if sparse else OFF
     hidden = model.hidden(p, rows.tokens, sight, indexing, side)

@@ -127,7 +127,7 @@ class DocumentStream:
         return Document(tokens, targets, weights)
 
     def rows(self, *, count: int, length: int, shots: tuple[int, int], **shares: float) -> Rows:
-        """`count` rows, each begun by the longest waiting document and filled with the largest that fit.
+        """`count` rows, each begun by the document that waited longest and filled with the largest that fit.
 
         shares: as `document` takes them.
         """

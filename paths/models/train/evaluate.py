@@ -69,7 +69,7 @@ def evaluate(
         for i, output in zip(batch, found, strict=True):
             outputs[i] = output
         if mtp:
-            right, of = first_draft_acceptance(model, p, texts, found, sparse=sparse)
+            right, of = first_draft_acceptance(model, p, texts, found, max_new=MAX_NEW, sparse=sparse)
             accepted, drafted = accepted + right, drafted + of
     answers = tuple((problem, tokenizer.decode(out)) for problem, out in zip(chosen, outputs, strict=True))
     right = sum(result(text) == problem.value for problem, text in answers)

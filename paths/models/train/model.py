@@ -69,9 +69,8 @@ class TrainedModel:
         self._select = select
         wrap = partial(torch.compile, dynamic=False) if compiled else _unchanged
         if compiled:
-            torch._dynamo.config.recompile_limit = (
-                64  # layers differ in a constant: the names of their tensors
-            )
+            # layers differ in a constant: the names of their tensors
+            torch._dynamo.config.recompile_limit = 64
         self._rms_norm, self._project, self._attend = wrap(rms_norm), wrap(project), wrap(attend)
         self._mlp = wrap(mlp)
         self.mtp_prefix = f"model.layers.{config.num_hidden_layers}"

@@ -61,7 +61,7 @@ def feed_forward(
     loads: dict[str, Tensor],
     dense: Callable[[Parameters, str, Tensor], Tensor],
 ) -> Tensor:
-    """The block of a layer for x `[T, Dm]`; the experts' loads of this batch are put into `loads`.
+    """The block of a layer for x `[T, Dm]`; the experts' loads are added to `loads`.
 
     dense: `mlp`, compiled or not.
     """
@@ -69,9 +69,9 @@ def feed_forward(
     if not config.is_moe(layer):
         return dense(p, prefix, x)
     chosen, weights = route(p, prefix, x, config)
-    loads[f"{prefix}.gate.{ROUTER_BIAS}"] = torch.bincount(
-        chosen.flatten(), minlength=config.n_routed_experts
-    )
+    name = f"{prefix}.gate.{ROUTER_BIAS}"
+    load = torch.bincount(chosen.flatten(), minlength=config.n_routed_experts)
+    loads[name] = loads[name] + load if name in loads else load  # an MTP layer runs once per draft
     return experts(p, prefix, x, chosen, weights) + dense(p, f"{prefix}.shared_experts", x)
 
 

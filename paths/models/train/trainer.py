@@ -78,7 +78,7 @@ class Trainer:
         self.stream.waiting = [Document(**kept) for kept in state["waiting"]]
 
     def save(self) -> None:
-        """State and curve, replaced in one go."""
+        """State and curve; each is replaced in one go."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {
             "parameters": self.parameters,
@@ -95,7 +95,9 @@ class Trainer:
         torch.save(state, written)
         written.replace(self.folder / STATE)
         content = {"settings": asdict(self.settings), "curve": self.curve}
-        (self.folder / CURVE).write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+        written = self.folder / f"{CURVE}.new"
+        written.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+        written.replace(self.folder / CURVE)
 
     def run(self) -> None:
         """Train to the last step, saving now and then and at the end."""
@@ -161,7 +163,8 @@ class Trainer:
     ) -> list[Tensor]:
         """One per draft; each draft's state is the next one's input, as when an engine drafts.
 
-        Draft d of row i has seen d tokens behind it, and predicts what should follow the last of them.
+        Draft d of row i has seen d tokens behind it, and predicts what should follow the last of them. It
+        sees the keys of draft d at earlier rows, where an engine has those of draft 0 and its predecessors.
         """
         losses, state = [], hidden
         for depth in range(1, stage.mtp + 1):

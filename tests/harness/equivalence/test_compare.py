@@ -62,6 +62,11 @@ def test_fault_147_a_divergence_at_a_near_tie_is_told_from_one_at_a_clear_choice
     assert greedy.margin_max == pytest.approx(math.log(0.9 / 0.05))
 
 
+def test_without_scores_of_the_reference_nobody_knows_what_a_divergence_means():
+    greedy = compare(answers((1,), reason="refused"), answers((2,)), near_tie=0.1).greedy
+    assert greedy.first_div == [0] and greedy.near_ties is None and greedy.margin_max is None
+
+
 def test_agreement_is_also_told_of_clear_choices_alone():
     tie, flipped, clear = {1: 0.48, 2: 0.47}, {2: 0.48, 1: 0.47}, {1: 0.9, 2: 0.05}
     reference = answers((1, 1), scored=[scores(tie, clear)])

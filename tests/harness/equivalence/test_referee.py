@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -203,6 +204,29 @@ def test_an_engine_that_scores_too_little_has_no_scores():
     endpoint = Silent(ScriptedEngine(launches[0].cells[0].engine))
     (level,) = judge.judge(endpoint, judge.arms["L000"], lambda *_: None).equivalence.levels
     assert level.forced is None and level.reason == "the engine did not score every given token"
+
+
+def test_an_engine_that_scores_differing_numbers_of_alternatives_has_no_scores():
+    class Ragged(InProcess):
+        cut = False
+
+        def poll(self, timeout_s):
+            arrived = super().poll(timeout_s)
+            for _, events in arrived:
+                for row, detail in events.details.items():
+                    if detail.logprobs is not None and not self.cut:
+                        self.cut = True
+                        first, *rest = detail.logprobs
+                        few = replace(first, top_ids=first.top_ids[:1], top_logprobs=first.top_logprobs[:1])
+                        events.details[row] = replace(detail, logprobs=(few, *rest))
+            return arrived
+
+    launches = plan("mtp=0,1")
+    judge = referee(launches)
+    endpoint = Ragged(ScriptedEngine(launches[0].cells[0].engine))
+    (level,) = judge.judge(endpoint, judge.arms["L000"], lambda *_: None).equivalence.levels
+    assert level.forced is None
+    assert level.reason.startswith("the engine gave differing numbers of alternatives: [1,")
 
 
 def test_a_small_data_set_is_asked_once_each(tmp_path):
