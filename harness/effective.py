@@ -17,13 +17,14 @@ def effective_of_cell(before: Effective, after: Effective) -> Effective:
     return replace(
         after,
         graph_modes=_difference(before.graph_modes, after.graph_modes),
+        draft_modes=_difference(before.draft_modes, after.draft_modes),
         kernels={op: _difference(before.kernels.get(op, {}), calls) for op, calls in after.kernels.items()},
     )
 
 
 def without_counts(effective: Effective) -> Effective:
     """For a cell whose load did not end: what the engine is, and no claim about what it ran."""
-    return replace(effective, graph_modes={}, kernels={})
+    return replace(effective, graph_modes={}, draft_modes={}, kernels={})
 
 
 def _difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -208,15 +208,16 @@ def _over_cells(records: Sequence[Record], last: dict[str, Any] | None) -> dict[
     """`last`, with steps and kernel calls summed: each record counts those of its own cell."""
     if last is None:
         return None
-    steps: Counter[str] = Counter()
+    steps: dict[str, Counter[str]] = {"graph_modes": Counter(), "draft_modes": Counter()}
     kernels: dict[str, Counter[str]] = {}
     for record in records:
         ran = record.effective or {}
-        steps.update(ran.get("graph_modes") or {})
+        for key, counted in steps.items():
+            counted.update(ran.get(key) or {})
         for op, calls in (ran.get("kernels") or {}).items():
             kernels.setdefault(op, Counter()).update(calls)
     return last | {
-        "graph_modes": dict(steps),
+        **{key: dict(counted) for key, counted in steps.items()},
         "kernels": {op: dict(calls) for op, calls in kernels.items()},
     }
 
@@ -233,11 +234,12 @@ def _said(records: Sequence[Record], key: str) -> list[str]:
 
 def _headline(effective: Mapping[str, Any]) -> str:
     """The few facts that tell one path from another, in one line."""
-    steps = effective.get("graph_modes") or {}
+    steps, drafts = effective.get("graph_modes") or {}, effective.get("draft_modes") or {}
     parts = [
         f"{effective.get('model_class', '?')}, runner {effective.get('runner', '?')}",
         f"compile mode {effective.get('compile_mode', '?')}",
         f"steps by graph mode {tables.scalar(steps)}",
+        *([f"drafts by graph mode {tables.scalar(drafts)}"] if drafts else []),
         *(f"{words} {_ratio(effective.get(key))}" for key, words in _GRAPHS_AND_WAITS.items()),
         f"dtype {effective.get('dtype', '?')}, KV cache {effective.get('kv_dtype', '?')}",
         f"index cache {effective.get('index_dtype', '?')}",

@@ -297,7 +297,9 @@ class Setting:
 def compare_settings(record: Record) -> list[Setting]:
     """Requested beside effective for every key of either that both could have."""
     requested, effective = flatten(record.requested), record.effective or {}
-    names = [key for key in effective if key not in ("kernels", "notes", "fallbacks")]
+    names = [
+        key for key, ran in effective.items() if key not in ("kernels", "notes", "fallbacks") and ran != {}
+    ]
     rows = []
     for name in names:
         ran = effective[name]

@@ -154,6 +154,7 @@ def build_engine(config: EngineConfig, recipe: Recipe) -> EngineCore:
         weight_dtype=weights.embed_tokens.dtype,
         runner=runner,
         forward=forward,
+        drafts=drafts,
         warm_up=warm_up,
         kernels=kernels,
         caches=caches,

@@ -11,6 +11,7 @@ from paths.api import Counters, Effective
 from paths.engine.batch import LayerCache
 from paths.engine.runner import Model, Runner
 from paths.engine.warm_up import WarmUp
+from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
 
@@ -33,6 +34,7 @@ class EffectiveReporter:
         weight_dtype: torch.dtype,
         runner: Runner,
         forward: GraphedForward,
+        drafts: GraphedDrafts | None,
         warm_up: WarmUp,
         kernels: Kernels,
         caches: Sequence[LayerCache],
@@ -43,6 +45,7 @@ class EffectiveReporter:
         self._weight_dtype = weight_dtype
         self._runner = runner
         self._forward = forward
+        self._drafts = drafts
         self._warm_up = warm_up
         self._kernels = kernels
         self._caches = caches
@@ -74,6 +77,7 @@ class EffectiveReporter:
             graphs=self._forward.captured.graphs,
             mtp=self._runner.speculation.mtp,
             mtp_forced_al=self._runner.speculation.forced_al,
+            draft_modes={} if self._drafts is None else self._drafts.steps_by_mode(),
             breaks_per_layer=self._breaks_per_layer(),
             copies_per_step=self._warm_up.copies_per_step,
             waits_per_step=self._warm_up.waits_per_step,

@@ -74,7 +74,7 @@ class GraphedDrafts:
 
     @property
     def passes(self) -> list[GraphedForward]:
-        """Each different forward pass once, with its counts."""
+        """Each different forward pass once."""
         chain = [] if self._chain is None else [self._chain]
         return [self._first, *self._later.values(), *chain]
 
@@ -113,6 +113,10 @@ class GraphedDrafts:
             memory_bytes=sum(report.memory_bytes for report in reports),
             breaks=max(report.breaks for report in reports),
         )
+
+    def steps_by_mode(self) -> dict[str, int]:
+        """Passes so far by graph mode; later greedy drafts that are joined are one."""
+        return {mode.value: sum(part.counts.steps[mode] for part in self.passes) for mode in GraphMode}
 
     def run(self, step: int, shape: BatchShape) -> tuple[Tensor, GraphMode]:
         """States of draft `step` for the live rows of the inputs, and how they were made.

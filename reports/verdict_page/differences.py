@@ -13,7 +13,7 @@ from reports.verdict_page.inputs import Compared
 
 MOST_VALUES = 4
 # counts, and what differs between any two engines
-NOT_SETTINGS = ("pid", "kernels", "graph_modes", "fallbacks", "notes", "graphs")
+NOT_SETTINGS = ("pid", "kernels", "graph_modes", "draft_modes", "fallbacks", "notes", "graphs")
 
 
 @dataclass(frozen=True, kw_only=True)

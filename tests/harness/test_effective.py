@@ -14,13 +14,18 @@ def report(kernels, steps, **changes):
     return dataclasses.replace(effective, kernels=kernels, graph_modes=steps, **changes)
 
 
-BEFORE = report({"sparse_mla": {"cpp": 40}, "rope": {"cpp": 7}}, {"FULL": 0, "NONE": 5})
+BEFORE = report(
+    {"sparse_mla": {"cpp": 40}, "rope": {"cpp": 7}},
+    {"FULL": 0, "NONE": 5},
+    draft_modes={"FULL": 2, "NONE": 1},
+)
 
 
 def test_only_what_happened_in_between_counts():
     after = report(
         {"sparse_mla": {"cpp": 40, "torch": 3}, "rope": {"cpp": 9}, "rms_norm": {"cpp": 1}},
         {"FULL": 4, "NONE": 5},
+        draft_modes={"FULL": 8, "NONE": 1},
         notes=("said later",),
     )
     cell = effective_of_cell(BEFORE, after)
@@ -28,6 +33,7 @@ def test_only_what_happened_in_between_counts():
         "sparse_mla": {"cpp": 0, "torch": 3}, "rope": {"cpp": 2}, "rms_norm": {"cpp": 1}
     }  # fmt: skip
     assert cell.graph_modes == {"FULL": 4, "NONE": 0}
+    assert cell.draft_modes == {"FULL": 6, "NONE": 0}
     assert cell.notes == ("said later",)
     assert BEFORE.kernels["rope"] == {"cpp": 7}
 
@@ -45,5 +51,5 @@ def test_calls_of_the_warm_up_prove_nothing_about_a_cell():
 
 def test_a_cell_that_did_not_end_claims_no_calls():
     bare = without_counts(BEFORE)
-    assert (bare.kernels, bare.graph_modes) == ({}, {})
+    assert (bare.kernels, bare.graph_modes, bare.draft_modes) == ({}, {}, {})
     assert bare.runner == BEFORE.runner

@@ -105,6 +105,20 @@ def test_mixed_steps_without_a_graph_for_them_do_not_count(steps, proven):
     assert (not [said for said in found if "replay" in said]) is proven
 
 
+def test_drafts_behind_replayed_steps_replay():
+    """Known fault 121: a part of the path that silently runs without its graphs."""
+    expected = {"min_replay_frac": 0.9}
+    eager = {"FULL": 0, "PIECEWISE": 0, "NONE": 12}
+    steps = {"FULL": 6, "NONE": 1}
+    (said,) = check(expected, steps=counted(full=6), graph_modes=steps, draft_modes=eager)
+    assert said == "none of 12 forward passes of drafts replayed a graph"
+    assert check(expected, steps=counted(full=6), graph_modes=steps, draft_modes=eager | {"FULL": 1}) == []
+    assert check(expected, steps=counted(full=6), graph_modes=steps) == []
+    prompts_alone = {"PIECEWISE": 3}
+    assert check(expected, steps=counted(), graph_modes=prompts_alone, draft_modes=eager) == []
+    assert check({}, graph_modes=steps, draft_modes=eager) == []
+
+
 def test_mixed_steps_count_where_a_graph_is_promised_for_them():
     expected = {"min_replay_frac": 0.9, "graph_modes": ["FULL", "PIECEWISE", "NONE"]}
     assert check(expected, steps=counted(full=3, none=90, uniform=3)) != []

@@ -158,6 +158,7 @@ def test_same_seeds_draw_the_same_on_both_runners():
 def test_v2_steps_with_drafts_do_not_wait():
     effective = make_engine("dsa", "V2", graphs="full_and_piecewise", mtp=3).effective()
     assert (effective.waits_per_step, effective.copies_per_step) == (0.0, 2.0)
+    assert effective.draft_modes["FULL"] > 0, "the warm-up decodes"
 
 
 def test_a_model_without_drafts_is_refused():
