@@ -23,6 +23,7 @@ from paths.models.train.decoder import first_draft_acceptance, greedy
 from paths.models.train.documents import (
     COPY_WEIGHT,
     EQUATION,
+    OPERATOR_WEIGHT,
     RESULT_WEIGHT,
     Document,
     DocumentStream,
@@ -447,7 +448,7 @@ def test_targets_of_answers_count_in_full(tokenizer):
     text = [t for t, w in zip(document.targets, document.weights, strict=True) if w >= 1.0]
     shown = tokenizer.decode([EOS if t == EOS else t for t in text], skip_special_tokens=False)
     assert shown.count("<eos>") == 3 and shown.count("####") == 3 and "Question" not in shown
-    assert set(document.weights) == {0.0, 0.25, 1.0, RESULT_WEIGHT}
+    assert set(document.weights) == {0.0, 0.25, 1.0, RESULT_WEIGHT, OPERATOR_WEIGHT}
     for i, target in enumerate(document.targets[:-1]):
         assert document.weights[i] == 0.0 or target in (document.tokens[i + 1], EOS)
 
@@ -510,13 +511,16 @@ def test_hard_equations_are_right_and_written_like_those_of_answers(tokenizer, m
     assert not all(line.strip(" .") in answers for line in lines)
 
 
-def test_results_of_an_answer_count_more(tokenizer):
+def test_results_and_operators_of_an_answer_count_more(tokenizer):
     document = DocumentStream(tokenizer, seed=1).document(max_length=400, shots=(0, 0))
-    heavy = [
-        target for target, weight in zip(document.targets, document.weights, strict=True) if weight > 1.0
-    ]
+
+    def heavy(wanted):
+        pairs = zip(document.targets, document.weights, strict=True)
+        return tokenizer.decode([target for target, weight in pairs if weight == wanted]).replace(" ", "")
+
     steps = problem(TRAIN, seed=1, index=0).steps
-    assert tokenizer.decode(heavy).replace(" ", "") == "".join(str(step.result) for step in steps)
+    assert heavy(RESULT_WEIGHT) == "".join(str(step.result) for step in steps)
+    assert heavy(OPERATOR_WEIGHT) == "".join(step.operator for step in steps)
 
 
 @pytest.mark.parametrize(

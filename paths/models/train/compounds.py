@@ -55,7 +55,6 @@ UNITS = (
     "seats",
     "rooms",
 )
-STOCK_SHARE = 0.3  # of the compounds: any things, without a scene
 
 
 def compound(rng: random.Random) -> Problem:

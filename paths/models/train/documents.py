@@ -27,6 +27,7 @@ SEPARATOR = "\n\n"
 BOS_SHARE = 0.2  # prompts come with and without it
 WAITING = 48  # documents to choose from when a row is filled
 RESULT_WEIGHT = 3.0  # of the digits behind "=": what a small model finds hardest
+OPERATOR_WEIGHT = 4.0  # of + - * / in an answer: most wrong answers are wrong sequences of operations
 COPY_WEIGHT = 3.0  # of the pieces of a name that came before: the rest of a name is copied or it is wrong
 NAME = re.compile(r"[A-Z][a-z]+")
 DRILL_PROBLEMS = 4  # whose equations make one drill
@@ -75,6 +76,7 @@ class DocumentStream:
         self.waiting: list[Document] = []
         self._separator = tokenizer.encode(SEPARATOR).ids
         _, self._equals, _ = tokenizer.encode("1 = 2").ids
+        self._operators = {tokenizer.encode(f"1 {operator} 2").ids[1] for operator in "+-*/"}
         self._digits = {token for text in "0123456789." for token in tokenizer.encode(text).ids}
 
     def document(
@@ -154,7 +156,10 @@ class DocumentStream:
         asked, answered = self.tokenizer.encode(question), self.tokenizer.encode(answer)
         copied = self._copied(question + answer, (asked, 0), (answered, len(question)))
         weights = [self.question_weight] * len(asked.ids)
-        weights += [RESULT_WEIGHT if result else 1.0 for result in self._results(answered.ids)]
+        weights += [
+            RESULT_WEIGHT if result else OPERATOR_WEIGHT if token in self._operators else 1.0
+            for token, result in zip(answered.ids, self._results(answered.ids), strict=True)
+        ]
         weights = [COPY_WEIGHT if again else w for again, w in zip(copied, weights, strict=True)]
         return Document(asked.ids + answered.ids, [*asked.ids[1:], *answered.ids, EOS], [*weights[1:], 1.0])
 

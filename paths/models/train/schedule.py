@@ -31,8 +31,8 @@ class Stage:
 STAGES = (
     Stage(
         name="dense",
-        until=0.91,
-        rates=(1.0, 0.4),
+        until=0.9626,
+        rates=(1.0, 0.35),
         rows=40,
         length=192,
         shots=(0, 1),
@@ -42,7 +42,7 @@ STAGES = (
     ),
     Stage(
         name="mtp",
-        until=0.915,
+        until=0.9632,
         rates=(0.4, 0.3),
         rows=40,
         length=192,
@@ -53,7 +53,7 @@ STAGES = (
     ),
     Stage(
         name="align",
-        until=0.92,
+        until=0.964,
         rates=(0.3, 0.2),
         rows=10,
         length=704,
@@ -64,8 +64,8 @@ STAGES = (
     ),
     Stage(
         name="sparse",
-        until=0.985,
-        rates=(0.6, 0.03),
+        until=0.9902,
+        rates=(0.5, 0.03),
         rows=10,
         length=704,
         shots=(3, 5),
