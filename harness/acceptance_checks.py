@@ -62,7 +62,11 @@ def _drafting(counts: DraftCounts, mtp: int) -> Check:
         )
     if not counts.decode_tokens:
         return Check(ok=None, detail="no request reached a second token")
-    return Check(ok=False, detail=f"mtp={mtp} was asked for, but no draft was verified: drafting is off")
+    return Check(
+        ok=False,
+        detail=f"mtp={mtp} was asked for, but no draft was verified: drafting is off, or there was no room "
+        "for a draft (osl below 3, or a small engine.max_num_batched_tokens)",
+    )
 
 
 def _acceptance(measurement: Measurement, counts: DraftCounts, told: Verifications | None, mtp: int) -> Check:

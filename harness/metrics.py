@@ -288,7 +288,9 @@ class _Scope:
         rate, prompts = prefix_hit_rate(self.m, self.times)
         cost, tokens = cpu_seconds_per_token(self.m)
         sparse, decoded = dsa_active_token_frac(self.m)
-        priced = _number(cost, "s/tok", "down", tokens, reason=why)
+        known = self.m.window_end is None or self.m.window_end.counters.cpu_seconds is not None
+        unpriced = why if known else "the engine does not tell its CPU seconds (Counters.cpu_seconds)"
+        priced = _number(cost, "s/tok", "down", tokens, reason=unpriced)
         return {
             "prefix_hit_rate": _number(rate, "fraction", "none", prompts, reason=why),
             "dsa_active_token_frac": _number(sparse, "fraction", "none", decoded, reason=why),

@@ -53,7 +53,7 @@ def print_result(records: Sequence[Record], report: Path) -> None:
     for record in records:
         table.add_row(*_row(record, varied, latencies, drafts=drafts))
     out.print(table)
-    print_scores(records)
+    print_scores(records, settings=lambda record: [f"{n}={_settings(record).get(n, '–')}" for n in varied])
     for record in records:
         if record.state is CellState.PATH_MISMATCH:
             continue  # stands above the table
@@ -92,7 +92,8 @@ def _settings(record: Record) -> dict[str, Any]:
     requested = record.requested
     options = {f"{_OPTION}{name}": value for name, value in requested["options"].items()}
     place = {"arm": record.arm, "round": record.round}
-    return place | {name: requested[name] for name in _WORTH_A_COLUMN} | options
+    capacities = {f"engine.{name}": value for name, value in (requested.get("engine") or {}).items()}
+    return place | {name: requested[name] for name in _WORTH_A_COLUMN} | capacities | options
 
 
 def _row(record: Record, extra: Sequence[str], latencies: Sequence[str], *, drafts: bool) -> list[str]:

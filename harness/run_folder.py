@@ -27,7 +27,10 @@ class ResultsUnwritable(Exception):
 
     def __init__(self, error: OSError) -> None:
         where = error.filename or "the run folder"
-        super().__init__(f"results cannot be written ({error.strerror or error}: {where})")
+        super().__init__(
+            f"results cannot be written ({error.strerror or error}: {where}); what was finished is kept: make"
+            " room, then cmd=report run=DIR shows it, and resume=RUN_ID goes on"
+        )
 
 
 class RunFolder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
@@ -34,6 +35,14 @@ class Proportion(_Model):
     n: int
     low: float | None = None
     high: float | None = None
+
+    @model_validator(mode="after")
+    def _is_share(self) -> Proportion:
+        if not 0 <= self.correct <= self.n or (self.value is None) != (self.n == 0):
+            raise ValueError(f"{self.correct} right answers of {self.n} are no share")
+        if self.value is not None and not math.isclose(self.value, self.correct / self.n, abs_tol=1e-9):
+            raise ValueError(f"a share of {self.value} is not {self.correct} of {self.n}")
+        return self
 
     @classmethod
     def of(cls, correct: int, n: int) -> Proportion:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.markup import escape
@@ -14,8 +14,13 @@ from harness.console import out
 from harness.records import Record
 
 
-def print_scores(records: Sequence[Record]) -> None:
-    """One row for each cell, task and concurrency; nothing when nothing was scored."""
+def print_scores(
+    records: Sequence[Record], *, settings: Callable[[Record], Sequence[str]] = lambda _: ()
+) -> None:
+    """One row for each cell, task and concurrency; nothing when nothing was scored.
+
+    settings: in words, what tells the record from others with the same path.
+    """
     scored = [(record, score) for record in records for score in record.accuracy]
     if not scored:
         return
@@ -29,13 +34,15 @@ def print_scores(records: Sequence[Record]) -> None:
     if drafts:
         table.add_column("first draft ↑", justify="right")
     for record, score in scored:
-        table.add_row(*_row(record, score), *([estimate_words(_first_draft(score))] if drafts else []))
+        table.add_row(
+            *_row(record, score, settings(record)), *([estimate_words(_first_draft(score))] if drafts else [])
+        )
     out.print(table)
 
 
-def _row(record: Record, score: AccuracyScore) -> list[str]:
+def _row(record: Record, score: AccuracyScore, settings: Sequence[str]) -> list[str]:
     mtp = int(record.requested.get("mtp") or 0)
-    path = str(record.requested["path"]) + (f" mtp={mtp}" if mtp else "")
+    path = " ".join([str(record.requested["path"]), *([f"mtp={mtp}"] if mtp else []), *settings])
     ended = "" if score.complete else f" (stopped after {score.answered} of {score.questions})"
     strict, flexible = (
         f"{each.value:.3f}" if each is not None and each.value is not None else "–"

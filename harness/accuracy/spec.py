@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -67,10 +68,31 @@ class AccuracySpec:
             )
         for task in self.tasks:
             test, train = self.files(task)
-            if test is not None:
-                read_problems(test, "gsm8k.test_file")
+            asked = read_problems(test, "gsm8k.test_file") if test is not None else ()
+            _check_once(asked, test)
             if train is not None:
-                _check_examples(len(read_problems(train, "gsm8k.train_file")), train, self.shots)
+                examples = read_problems(train, "gsm8k.train_file")
+                _check_examples(len(examples), train, self.shots)
+                _check_apart(asked, examples, train)
+
+
+def _check_once(asked: Sequence[Mapping[str, str]], test: Path | None) -> None:
+    """A question that is asked twice counts twice, and makes intervals too narrow."""
+    twice = next((text for text, n in Counter(each["question"] for each in asked).items() if n > 1), None)
+    if twice is not None:
+        raise UserError(f"gsm8k.test_file={test}: asks {twice[:60]!r} twice; remove one of the lines")
+
+
+def _check_apart(
+    asked: Sequence[Mapping[str, str]], examples: Sequence[Mapping[str, str]], train: Path
+) -> None:
+    """A question that stands among the worked examples is answered by copying."""
+    shared = {each["question"] for each in asked} & {each["question"] for each in examples}
+    if shared:
+        raise UserError(
+            f"gsm8k.train_file={train}: {len(shared)} of its questions are asked, too, such as "
+            f"{min(shared)[:60]!r}; give a file without them"
+        )
 
 
 @lru_cache(maxsize=8)

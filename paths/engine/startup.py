@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paths.api import EngineConfig, StartupReport
+from paths.api import EngineConfig, StartupReport, UserError
 from paths.engine.batch import LayerCache, padding_batch
 from paths.engine.runner import Model
 from paths.engine.warm_up import WarmUp
@@ -86,4 +86,7 @@ class Startup:
                 for step, states in self._drafts.compile(batch):
                     logits.append(self._model.draft_logits(states[:1], step=step))
             if not all(torch.isfinite(values).all() for values in logits):
-                raise RuntimeError(f"warm-up with {size} rows gave logits that are not finite")
+                said = f"warm-up with {size} rows gave logits that are not finite"
+                if self._config.model.checkpoint == "dummy":
+                    raise RuntimeError(said)
+                raise UserError(f"{self._config.model.checkpoint}: {said}; copy the checkpoint again")

@@ -10,7 +10,7 @@ from typing import Any
 from harness.accuracy.questions import read_questions
 from harness.accuracy.score import AccuracyScore
 from harness.accuracy.words import task_words
-from harness.records import Record
+from harness.records import Record, RecordError
 from harness.tier import Tier
 from reports.compare.accuracy import Answer, TaskAnswers, compare_accuracy
 from reports.compare.cells import cell_name
@@ -46,6 +46,8 @@ def _accuracy(
         _rows(folder, {one.launch_id for one in records}, {one.arm_id for one in records})
         for folder, records in zip(folders, (baseline, candidate), strict=True)
     ]
+    for folder, side, kept in zip(folders, asked, rows, strict=True):
+        _check_complete(folder, side, kept)
     commands = {record.cell_id: record.command for record in candidate}
     found: list[Finding] = []
     for key in sorted(asked[0].keys() | asked[1].keys()):
@@ -59,6 +61,18 @@ def _accuracy(
         else:
             found += compare_accuracy(context, answers[0], answers[1])
     return found
+
+
+def _check_complete(
+    folder: Path, asked: Mapping[TaskKey, tuple[str, list[AccuracyScore]]], rows: Mapping[TaskKey, Any]
+) -> None:
+    """A score without its answers is a file that was lost, not a question that was never asked."""
+    for key, (name, scores) in asked.items():
+        if key not in rows and any(score.answered for score in scores):
+            raise RecordError(
+                f"{folder}: no answers of {name}, although its score is there; restore accuracy.parquet, or "
+                "measure again"
+            )
 
 
 def _absent(context: Finding, verdict: Verdict, reason: str) -> Finding:

@@ -89,7 +89,8 @@ def write_plan(folder: Path, plan: ComparisonFile) -> None:
 
 def read_plan(folder: Path) -> ComparisonFile:
     """Raises RecordError naming the file."""
-    return read_versioned(folder / COMPARISON, ComparisonFile, COMPARISON_SCHEMA_VERSION)
+    hint = "; a run without baseline= is compared by baseline_run=DIR candidate_run=DIR"
+    return read_versioned(folder / COMPARISON, ComparisonFile, COMPARISON_SCHEMA_VERSION, hint=hint)
 
 
 def write_floor(path: Path, floor: FloorFile) -> None:

@@ -73,5 +73,7 @@ def test_the_terminal_shows_every_score(capsys):
     print_scores([scored(scores=[score([row()] * 20), part]), make_record(1)])
     shown = capsys.readouterr().out
     assert "1.000 [0.839, 1.000]" in shown and "stopped after 3" in shown
+    print_scores([scored(scores=[score([row()] * 20)])], settings=lambda _: ["checkpoint=mine"])
+    assert "checkpoint=mine" in capsys.readouterr().out
     print_scores([make_record()])
     assert capsys.readouterr().out == ""

@@ -29,6 +29,8 @@ def files(tmp_path):
     (tmp_path / "broken.jsonl").write_text('{"question": "a", "answer": "#### 1"}\n{"question": "b"}\n')
     (tmp_path / "numberless.jsonl").write_text('{"question": "a", "answer": "four"}\n')
     (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "twice.jsonl").write_text('{"question": "a", "answer": "#### 1"}\n' * 2)
+    (tmp_path / "surrogate.jsonl").write_text('{"question": "a \\ud800", "answer": "#### 1"}\n')
     return tmp_path
 
 
@@ -52,6 +54,9 @@ LOCAL = ("accuracy=gsm8k", "gsm8k.test_file=test.jsonl", "gsm8k.train_file=train
         ([LOCAL[0], "gsm8k.test_file=broken.jsonl", LOCAL[2]], "line 2", '"question" and "answer"'),
         ([LOCAL[0], "gsm8k.test_file=numberless.jsonl", LOCAL[2]], "'four'", "#### NUMBER"),
         ([LOCAL[0], "gsm8k.test_file=empty.jsonl", LOCAL[2]], "no problems", "at least one line"),
+        ([LOCAL[0], "gsm8k.test_file=twice.jsonl", LOCAL[2]], "'a' twice", "remove one"),
+        ([LOCAL[0], "gsm8k.test_file=surrogate.jsonl", LOCAL[2]], "line 1: text that is not", "correct it"),
+        ([LOCAL[0], "gsm8k.test_file=train.jsonl", LOCAL[2]], "6 of its questions", "a file without them"),
         (["accuracy=arith_gsm", "limit=2", "engine.max_model_len=500"], "together", "lower shots"),
         (["accuracy=arith_gsm", "limit=2", "engine.kv_pages=8"], "kv_pages=8", "raise engine.kv_pages"),
     ],

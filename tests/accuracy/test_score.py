@@ -117,3 +117,10 @@ def test_a_score_has_values_or_a_reason():
             answered=0,
             complete=True,
         )
+
+
+@pytest.mark.parametrize("changes", [{"value": 5.0}, {"correct": 9}, {"n": 0}, {"value": None}])
+def test_a_share_that_cannot_be_is_refused(changes):
+    sound = Proportion.of(6, 8).model_dump()
+    with pytest.raises(ValidationError):
+        Proportion.model_validate(sound | changes)

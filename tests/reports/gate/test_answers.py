@@ -8,6 +8,7 @@ import pytest
 
 from harness.accuracy.questions import QuestionsWriter
 from harness.accuracy.score import AccuracyScore, Proportion
+from harness.records import RecordError
 from harness.tier import Tier
 from reports.gate.banner import banner
 from reports.gate.plan_file import ArmSource, ComparisonFile, write_plan
@@ -94,6 +95,14 @@ def test_scored_in_one_arm_only(tmp_path, scored, verdict, code):
     judgement = judged(tmp_path, tier())
     assert [one.verdict for one in judgement.others] == [verdict]
     assert judgement.outcome.exit_code == code
+
+
+def test_lost_answers_of_a_score_are_no_new_score(tmp_path):
+    for name in ("old", "new"):
+        arm(tmp_path, name)
+    (tmp_path / "old" / "accuracy.parquet").unlink()
+    with pytest.raises(RecordError, match=r"old: no answers of .*; restore accuracy\.parquet"):
+        judged(tmp_path, tier())
 
 
 def test_two_runs_are_never_interleaved_whatever_the_plan_says(tmp_path):
