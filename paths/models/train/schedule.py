@@ -31,7 +31,7 @@ class Stage:
 STAGES = (
     Stage(
         name="dense",
-        until=0.9626,
+        until=0.8,
         rates=(1.0, 0.35),
         rows=40,
         length=192,
@@ -42,7 +42,7 @@ STAGES = (
     ),
     Stage(
         name="mtp",
-        until=0.9632,
+        until=0.83,
         rates=(0.4, 0.3),
         rows=40,
         length=192,
@@ -53,7 +53,7 @@ STAGES = (
     ),
     Stage(
         name="align",
-        until=0.964,
+        until=0.85,
         rates=(0.3, 0.2),
         rows=10,
         length=704,
@@ -64,7 +64,7 @@ STAGES = (
     ),
     Stage(
         name="sparse",
-        until=0.9902,
+        until=0.96,
         rates=(0.5, 0.03),
         rows=10,
         length=704,
