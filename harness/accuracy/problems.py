@@ -33,10 +33,9 @@ def read_problems(file: Path, key: str) -> tuple[dict[str, str], ...]:
         if not line.strip():
             continue
         try:
-            found = _problem(line)
+            problems.append(_problem(line))
         except ValueError as error:
             raise UserError(f"{said}, line {number}: {error}") from error
-        problems.append(found)
     if not problems:
         raise UserError(f"{said}: no problems; the file needs at least one line")
     return tuple(problems)
@@ -51,11 +50,10 @@ def _problem(line: str) -> dict[str, str]:
     question, answer = (data.get("question"), data.get("answer")) if isinstance(data, dict) else (None, None)
     if not (isinstance(question, str) and isinstance(answer, str) and question.strip()):
         raise ValueError('must be an object with the texts "question" and "answer"')
-    if not (question + answer).isascii():
-        try:
-            (question + answer).encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"text that is not valid Unicode ({error.reason}); correct it") from error
+    try:
+        (question + answer).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"text that is not valid Unicode ({error.reason}); correct it") from error
     if read_target(answer) is None:
         raise ValueError(f'"answer" must end with `{MARKER} NUMBER`, but ends with {answer[-40:]!r}')
     return {"question": question, "answer": answer}
