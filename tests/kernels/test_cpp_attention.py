@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -25,9 +28,9 @@ def cpp(request):
     return cpp_kernels(request.param)
 
 
-def case(lengths, *, k, kv_dtype="float32", latent=128, rope=16, k_scale=1.0):
-    """One request per row; half of its keys selected in random order, unselected keys stay NaN."""
-    batch = paged_batch([(i, n) for i, n in enumerate(lengths)], requests=len(lengths), k=k, max_len=192)
+def case(lengths, *, k, kv_dtype="float32", latent=128, rope=16, k_scale=1.0, max_len=192, share=0.5):
+    """One request per row; a share of its keys selected in random order, unselected keys stay NaN."""
+    batch = paged_batch([(i, n) for i, n in enumerate(lengths)], requests=len(lengths), k=k, max_len=max_len)
     cache = empty_cache(
         blocks=1 + batch.block_table.numel(),
         latent=latent,
@@ -39,7 +42,7 @@ def case(lengths, *, k, kv_dtype="float32", latent=128, rope=16, k_scale=1.0):
     )
     batch.topk_indices.fill_(-1)
     for i, n in enumerate(lengths):
-        chosen = torch.randperm(n, generator=torch.Generator().manual_seed(i))[: min(k, (n + 1) // 2)]
+        chosen = torch.randperm(n, generator=torch.Generator().manual_seed(i))[: min(k, math.ceil(share * n))]
         batch.topk_indices[i, : len(chosen)] = chosen.int()
         slots = key_slots(batch, i, n)[chosen]
         keys = random(len(chosen), latent + rope, seed=i)
@@ -63,12 +66,60 @@ def test_against_the_definition(cpp, kv_dtype, heads, dtype):
     close(lse, expected_lse, torch.float32)
 
 
-@pytest.mark.parametrize(("latent", "rope"), [(32, 16), (20, 6), (512, 64)])
-def test_widths(cpp, latent, rope):
-    batch, cache = case((5, 111), k=64, latent=latent, rope=rope)
-    q = random(2, 4, latent + rope, seed=7)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("latent", "rope"), [(32, 16), (20, 6), (512, 64), (96, 4)])
+def test_widths(cpp, latent, rope, dtype):
+    kv_dtype = "bf16" if dtype is torch.bfloat16 else "float32"
+    batch, cache = case((5, 111), k=64, latent=latent, rope=rope, kv_dtype=kv_dtype)
+    q = random(2, 4, latent + rope, seed=7, dtype=dtype)
     out, _ = cpp.sparse_mla(q, cache, batch, 64, latent=latent, scale=0.1)
-    close(out, sparse_mla(q, cache, batch, 64, latent=latent, scale=0.1)[0], torch.float32)
+    close(out, sparse_mla(q, cache, batch, 64, latent=latent, scale=0.1)[0], dtype)
+
+
+@pytest.mark.parametrize("heads", [8, 9, 20])
+def test_more_keys_than_one_block(cpp, heads):
+    """Two to six blocks of 64 keys, the last of them in part; the largest score stands in any of them."""
+    lengths = (130, 191, 300, 370)
+    batch, cache = case(lengths, k=400, kv_dtype="bf16", max_len=448, share=1.0)
+    q = random(len(lengths), heads, 144, seed=7, dtype=torch.bfloat16, scale=3.0)
+    out, lse = cpp.sparse_mla(q, cache, batch, 400, latent=128, scale=0.1)
+    expected, expected_lse = sparse_mla(q, cache, batch, 400, latent=128, scale=0.1)
+    close(out, expected, torch.bfloat16)
+    close(lse, expected_lse, torch.float32)
+
+
+@pytest.mark.parametrize("kv_dtype", ["float32", "bf16"])
+@pytest.mark.parametrize("key", [0, 1, 15, 16, 63, 64, 98])
+def test_a_key_that_is_not_finite_is_noticed(cpp, kv_dtype, key):
+    batch, cache = case((99, 99), k=99, kv_dtype=kv_dtype, share=1.0)
+    cache.kv.flatten(0, 1)[key_slots(batch, 0, 99)[int(batch.topk_indices[0, key])], 3] = torch.nan
+    q = random(2, 9, 144, seed=7, dtype=cache.kv.dtype)
+    out, lse = cpp.sparse_mla(q, cache, batch, 99, latent=128, scale=0.1)
+    assert out[0].isnan().all() and lse[0].isnan().all()
+    assert out[1].isfinite().all() and lse[1].isfinite().all()
+
+
+def test_rows_do_not_depend_on_their_number(cpp):
+    """Rows of one request, which the kernel lets share what they have read."""
+    batch = paged_batch([(0, 91 + t) for t in range(21)], requests=1, k=64, max_len=192)
+    cache = empty_cache(
+        blocks=1 + batch.block_table.numel(),
+        latent=128,
+        rope=16,
+        index_dim=32,
+        kv_dtype="bf16",
+        index_dtype="bf16",
+    )
+    keys = random(111, 144, seed=3)
+    mla_cache_write(keys[:, :128], keys[:, 128:], key_slots(batch, 0, 111), cache)
+    for t in range(21):
+        batch.topk_indices[t] = torch.randperm(91 + t, generator=torch.Generator().manual_seed(t))[:64].int()
+    q = random(21, 8, 144, seed=7, dtype=torch.bfloat16)
+    whole, whole_lse = cpp.sparse_mla(q, cache, batch, 64, latent=128, scale=0.1)
+    for t in (0, 3, 20):
+        alone = replace(batch, topk_indices=batch.topk_indices[t : t + 1], req_rows=batch.req_rows[t : t + 1])
+        out, lse = cpp.sparse_mla(q[t : t + 1], cache, alone, 64, latent=128, scale=0.1)
+        assert torch.equal(out[0], whole[t]) and torch.equal(lse[0], whole_lse[t])
 
 
 def test_an_empty_row_is_zero_with_lse_minus_infinity(cpp):
@@ -112,9 +163,10 @@ def test_large_logits_do_not_overflow(cpp, sign):
     torch.testing.assert_close(lse, expected_lse, rtol=1e-5, atol=0.0)
 
 
-def test_several_threads_split_rows_and_heads(cpp):
-    batch, cache = case((100,), k=64)
-    q = random(1, 20, 144, seed=7)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_several_threads_split_rows_and_heads(cpp, dtype):
+    batch, cache = case((100,), k=64, kv_dtype="bf16" if dtype is torch.bfloat16 else "float32")
+    q = random(1, 20, 144, seed=7, dtype=dtype)
     alone = cpp.sparse_mla(q, cache, batch, 64, latent=128, scale=0.1)
     before = torch.get_num_threads()
     torch.set_num_threads(3)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attend_bf16.h"
 #include "cache.h"
 #include "gemm.h"
 #include "op.h"
@@ -111,16 +112,52 @@ struct Selection {
     const size_t before = rows.size();
     const int32_t* blocks = table + requests[t] * table_stride;
     const uint32_t page = static_cast<uint32_t>(main.page);
+    const bool whole = (page & (page - 1)) == 0;  // a power of two, as it is in practice: no division
+    const int shift = __builtin_ctz(page);
     for (int64_t i = 0; i < k; ++i) {
       const int32_t position = indices[t * row_stride + i];
       if (position < 0) continue;
       TORCH_CHECK(position < max_positions, "position ", position, " beyond the block table");
-      const uint32_t block = static_cast<uint32_t>(position) / page, offset = static_cast<uint32_t>(position) % page;
+      const uint32_t at = static_cast<uint32_t>(position), block = whole ? at >> shift : at / page,
+                     offset = at - block * page;
       rows.push_back(main.data + blocks[block] * main.block_bytes + offset * main.row_bytes);
     }
     return static_cast<int64_t>(rows.size() - before);
   }
 };
+
+#ifdef __AVX512BF16__
+// Up to this many keys, the next row of a request finds those that it shares in the cache of the core.
+constexpr int64_t kSharedKeys = 512;
+
+// The same as run_tasks for keys that attend_bf16.h takes.
+void run_tasks_in_place(const cache::Main& main, const Selection& selection, const at::Tensor& q, int64_t latent,
+                        float scale, int64_t splits, int64_t begin, int64_t end, bf16* out, float* lse) {
+  const int64_t heads = q.size(1), width = q.size(2), per_split = (heads + splits - 1) / splits;
+  attend_bf16::Memory memory({per_split, latent, width});
+  std::vector<const char*> rows;
+  int64_t count = selection.gather(main, begin / splits, rows);
+  bool warm = false;
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t t = task / splits, first = (task % splits) * per_split;
+    const attend_bf16::Shape shape{std::min(per_split, heads - first), latent, width};
+    const bool last_part = (task + 1) % splits == 0;
+    int64_t upcoming = 0;
+    if (last_part && task + 1 < end) upcoming = selection.gather(main, t + 1, rows);
+    const bool shares = count <= kSharedKeys && upcoming > 0 && selection.requests[t] == selection.requests[t + 1];
+    const int64_t fetch_begin = warm ? count : 0, fetch_end = shares ? count : count + upcoming;
+    const attend_bf16::Keys keys{rows.data(), count, fetch_begin, fetch_end, main.row_bytes};
+    if (shape.heads > 0)
+      attend_bf16::attend(shape, keys, q.const_data_ptr<bf16>() + t * q.stride(0) + first * q.stride(1), q.stride(1),
+                          scale, memory, out + (t * heads + first) * latent, lse + t * heads + first);
+    warm = shares || (!last_part && count <= kSharedKeys);
+    if (last_part) {
+      rows.erase(rows.begin(), rows.begin() + count);
+      count = upcoming;
+    }
+  }
+}
+#endif
 
 // Tasks begin..end of one thread: task = row × splits + part of the heads.
 template <typename T>
@@ -184,11 +221,21 @@ std::tuple<at::Tensor, at::Tensor> sparse_mla(const at::Tensor& query, const at:
                             topk_indices.stride(0),
                             block_table.stride(0),
                             block_table.size(1) * main.page};
+#ifdef __AVX512BF16__
+  const bool pairs = q.scalar_type() == at::kBFloat16 && main.format == cache::Format::kBf16 &&
+                     attend_bf16::takes(latent, width);
+#endif
   // with fewer rows than threads, heads are split as well
   const int64_t splits = std::clamp<int64_t>(at::get_num_threads() / std::max<int64_t>(rows, 1), 1, (heads + 7) / 8);
   dispatch(q, [&](auto type) {
     using T = decltype(type);
     at::parallel_for(0, rows * splits, 1, [&](int64_t begin, int64_t end) {
+#ifdef __AVX512BF16__
+      if constexpr (std::is_same_v<T, bf16>)
+        if (pairs)
+          return run_tasks_in_place(main, selection, q, latent, static_cast<float>(scale), splits, begin, end,
+                                    out.mutable_data_ptr<T>(), lse.mutable_data_ptr<float>());
+#endif
       run_tasks<T>(main, selection, q, latent, static_cast<float>(scale), splits, begin, end,
                    out.mutable_data_ptr<T>(), lse.mutable_data_ptr<float>());
     });
