@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,7 @@ class DrafterV2:
         self._states = states
         self._inputs = drafts.inputs
         self._mtp = states.draft_tokens.shape[1]
-        self._chain = drafts.join_greedy(self._advance)
+        self._greedy = drafts.join_greedy(self._advance)
         most, device = step_inputs.max_reqs, step_inputs.device
         # of each request of a step; a graph finds them here
         self._slots = torch.full((most,), -1, dtype=torch.int32, device=device)
@@ -60,16 +62,32 @@ class DrafterV2:
         stay in place as padding, so that draft 0 has the shape of the step.
         """
         inputs, count = self._inputs, plan.num_samples
-        self._prepare_first(rows, views, counts)
+        self.prepare_first(rows, views, counts)
         inputs.hidden[: len(hidden)].copy_(hidden)
         states, _ = self._drafts.run(0, plan.shape)
         if count == 0:
             return
         inputs.hidden[:count].copy_(states[:count])
         if all_greedy:
-            self._chain.run(self._one_row_each(plan, table, self._mtp - 1))
+            assert self._greedy.later is not None, "joined above"
+            self._greedy.later.run(self._one_row_each(plan, table, self._mtp - 1))
         else:
             self._draw(plan, table)
+
+    @property
+    def joins_steps(self) -> bool:
+        """Whether `propose_joined` can be had."""
+        return self._greedy.whole is not None
+
+    def propose_joined(self, plan: StepPlan, table: RequestTable) -> None:
+        """Greedy drafts of a step in which every request verified all of its own, from `inputs.hidden`.
+
+        After `prepare_first`.
+        """
+        assert self._greedy.whole is not None, "asked before"
+        shape = plan.shape
+        longest = min(shape.max_length + self._mtp - 1, table.max_model_len)
+        self._greedy.whole.run(replace(shape, max_length=longest))
 
     def _draw(self, plan: StepPlan, table: RequestTable) -> None:
         """Drafts of a step in which some are drawn, from the states of draft 0."""
@@ -91,7 +109,7 @@ class DrafterV2:
             max_length=min(plan.shape.max_length + step, table.max_model_len),
         )
 
-    def _prepare_first(self, rows: StepRows, views: StepViews, counts: Tensor) -> None:
+    def prepare_first(self, rows: StepRows, views: StepViews, counts: Tensor) -> None:
         """The inputs of the step become those of draft 0: ids shifted by one, rejected drafts padding."""
         self._kernels.shift_tokens(
             rows.slots,

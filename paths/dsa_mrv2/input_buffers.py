@@ -27,10 +27,10 @@ class StepRows:
     query_start: Tensor  # [R + 1] int32: first token of each row, non-decreasing
     logits_start: Tensor  # [R + 1] int32: first of its logits rows
     counts: Tensor  # [R] int32: tokens that the row yields where none of its drafts is accepted
-    writes: Tensor | None  # [M, 3] int32 of `apply_writes`, and its values int32
-    values: Tensor | None
-    forbidden_rows: Tensor | None  # int32 of `mask_tokens`
-    forbidden_tokens: Tensor | None
+    writes: Tensor | None = None  # [M, 3] int32 of `apply_writes`, and its values int32
+    values: Tensor | None = None
+    forbidden_rows: Tensor | None = None  # int32 of `mask_tokens`
+    forbidden_tokens: Tensor | None = None
 
 
 class InputBuffers:
@@ -83,18 +83,21 @@ class ViewCache:
         self._kept: dict[tuple[int, int, int], StepViews] = {}
 
     def of(self, plan: StepPlan) -> StepViews:
-        if plan.shape.query_len is None or plan.num_samples != len(plan.slots):
-            return self._make(plan, _num_logits(plan))
-        num_logits = plan.num_samples if plan.num_drafts is None else plan.total_tokens
-        kind = (plan.total_tokens, len(plan.slots), num_logits)
+        tokens, requests, count = plan.total_tokens, len(plan.slots), plan.num_samples
+        if plan.shape.query_len is None or count != requests:
+            return self._make(tokens, requests, count, num_logits=_num_logits(plan))
+        return self.of_uniform(tokens, requests, num_logits=count if plan.num_drafts is None else tokens)
+
+    def of_uniform(self, tokens: int, requests: int, *, num_logits: int) -> StepViews:
+        """Of a step in which every request has as many tokens and yields one or more."""
+        kind = (tokens, requests, num_logits)
         views = self._kept.get(kind)
         if views is None:
-            views = self._kept[kind] = self._make(plan, num_logits)
+            views = self._kept[kind] = self._make(tokens, requests, requests, num_logits=num_logits)
         return views
 
-    def _make(self, plan: StepPlan, num_logits: int) -> StepViews:
+    def _make(self, tokens: int, requests: int, count: int, *, num_logits: int) -> StepViews:
         inputs, buffers, states = self._inputs, self._buffers, self._states
-        tokens, requests, count = plan.total_tokens, len(plan.slots), plan.num_samples
         logits_slots, next_positions = buffers.logits_slots[:num_logits], buffers.next_positions[:num_logits]
         drawn = SamplingInputs(
             temperature=states.temperature,

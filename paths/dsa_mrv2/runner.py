@@ -12,6 +12,7 @@ from torch import Tensor
 from paths.dsa_mrv2.drafter import DrafterV2
 from paths.dsa_mrv2.input_buffers import InputBuffers, StepRows, StepViews, ViewCache, send_step
 from paths.dsa_mrv2.states import RequestStates
+from paths.dsa_mrv2.verification import Verification
 from paths.engine.host_memory import HostRing, TransferCounts
 from paths.engine.logprobs import ScoreReader
 from paths.engine.output import AsyncOutput, OutputCopier
@@ -68,10 +69,15 @@ class RunnerV2:
         reader = ScoreReader(self.transfers, inside_step=False)
         self._head = SamplingHead(model, self._ops, eos_token_ids=eos_token_ids, device=device, reader=reader)
         self._drafter: DrafterV2 | None = None
+        self._verification: Verification | None = None
         if drafts is not None:
             self._drafter = DrafterV2(
                 model=model, drafts=drafts, kernels=kernels, states=self._states, step_inputs=inputs
             )
+            if self._drafter.joins_steps:
+                self._verification = Verification(
+                    drafts, mtp=self._mtp, views=self._views, verify=self._verify_greedily
+                )
 
     def nan_rows(self) -> int:
         return self._head.nan_rows()
@@ -92,6 +98,9 @@ class RunnerV2:
         sampling = views.greedy if all_greedy else views.drawn
         if self._drafter is None:
             return self._sample(hidden, plan, table, views, sampling, forbidden)
+        alike = plan.shape.query_len == 1 + self._mtp and all_greedy and not forbidden
+        if alike and self._verification is not None and True not in table.needs_host[plan.slots].tolist():
+            return self._verify_and_draft(hidden, plan, table, self._verification, self._drafter)
         return self._sample_and_draft(hidden, plan, table, views, sampling, forbidden, self._drafter)
 
     def _sample(
@@ -106,7 +115,7 @@ class RunnerV2:
         tokens, scores = self._head.run(hidden, plan, table, sampling, forbidden)
         output = self._copier.start(tokens, scores.resolve if scores else None)
         views.first.copy_(tokens)
-        self._post_update(views, self._ops.rows.counts)
+        self._post_update(self._ops.rows, views, self._ops.rows.counts)
         return output
 
     def _sample_and_draft(
@@ -128,27 +137,44 @@ class RunnerV2:
             views.first.copy_(tokens)
             views.accepted.zero_()
         else:
-            drafts = DraftRows(
-                ids=views.draft_ids,
-                starts=rows.logits_start[: plan.num_samples + 1],
-                probs=self._states.draft_probs,
-            )
+            drafts = _drafts(rows, views, self._states.draft_probs)
             tokens, counts, scores = self._head.verify(hidden, plan, table, sampling, forbidden, drafts)
-            views.sampled.copy_(tokens)
-            views.accepted.copy_(counts)
-            views.accepted.sub_(1)
+            _keep_verified(views, tokens, counts)
             if plan.num_samples < len(plan.slots):
                 views.counts[: plan.num_samples].copy_(counts)
                 counts = views.counts
         # read before the next step is planned, so nobody writes over them
         output = self._copier.start(views.yielded, scores.resolve if scores else None)
-        self._post_update(views, counts)
+        self._post_update(rows, views, counts)
         if False in table.needs_host[plan.slots].tolist():
             drafter.propose(plan, table, rows, views, hidden, counts=counts, all_greedy=sampling.all_greedy)
         return output
 
-    def _post_update(self, views: StepViews, counts: Tensor) -> None:
-        states, rows = self._states, self._ops.rows
+    def _verify_and_draft(
+        self,
+        hidden: Tensor,
+        plan: StepPlan,
+        table: RequestTable,
+        verification: Verification,
+        drafter: DrafterV2,
+    ) -> AsyncOutput:
+        """`_sample_and_draft` of a step in which every request verifies all its drafts greedily."""
+        yielded = verification.run(hidden, self._ops.rows.slots, plan.shape)
+        output = self._copier.start(yielded, None)
+        drafter.propose_joined(plan, table)
+        return output
+
+    def _verify_greedily(self, hidden: Tensor, rows: StepRows, views: StepViews) -> None:
+        """Everything between the states of such a step and its drafts."""
+        assert self._drafter is not None, "there are drafts"
+        logits = self._head.counted_logits(hidden)
+        tokens, counts = self._ops.verify(logits, views.greedy, _drafts(rows, views, None))
+        _keep_verified(views, tokens, counts)
+        self._post_update(rows, views, counts)
+        self._drafter.prepare_first(rows, views, counts)
+
+    def _post_update(self, rows: StepRows, views: StepViews, counts: Tensor) -> None:
+        states = self._states
         self._kernels.post_update(
             rows.slots,
             rows.query_start,
@@ -189,6 +215,17 @@ class RunnerV2:
         kernels.slot_mapping(
             views.positions, views.req_rows, views.lengths, views.block_table, out=views.slot_mapping
         )
+
+
+def _drafts(rows: StepRows, views: StepViews, probs: Tensor | None) -> DraftRows:
+    """What the step verifies; of requests that yield nothing there is no logits row."""
+    return DraftRows(ids=views.draft_ids, starts=rows.logits_start[: len(views.yielded) + 1], probs=probs)
+
+
+def _keep_verified(views: StepViews, tokens: Tensor, counts: Tensor) -> None:
+    views.sampled.copy_(tokens)
+    views.accepted.copy_(counts)
+    views.accepted.sub_(1)
 
 
 class KernelHeadOps:

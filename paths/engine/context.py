@@ -45,6 +45,17 @@ def forward_context(context: ForwardContext) -> Iterator[None]:
         _current.reset(token)
 
 
+@contextmanager
+def part_context(context: ForwardContext) -> Iterator[None]:
+    """For a part of the running forward pass with a batch of its own. Raises RuntimeError outside of one."""
+    current_context()
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def current_context() -> ForwardContext:
     """The running forward pass. Raises RuntimeError outside of one."""
     context = _current.get()

@@ -124,6 +124,12 @@ class SamplingHead:
             tokens += sorted(stops)
         return ForbiddenTokens(rows=np.asarray(rows, np.int32), tokens=np.asarray(tokens, np.int32))
 
+    def counted_logits(self, hidden: Tensor) -> Tensor:
+        """float32 `[L, V]` of the rows hidden `[L, Dm]`; those with a NaN are counted."""
+        logits = self._model.logits(hidden)
+        self._ops.count_nan_rows(logits, self._nan_rows)
+        return logits
+
     @torch.inference_mode()  # models may give inference tensors, which are written in place here
     def run(
         self,
@@ -178,8 +184,7 @@ class SamplingHead:
             return hidden.new_empty(0, 0)
         if wanted != len(hidden):
             hidden = self._ops.pick(hidden, logits_rows(plan, np.cumsum(plan.num_tokens, dtype=np.int32)))
-        logits = self._model.logits(hidden)
-        self._ops.count_nan_rows(logits, self._nan_rows)
+        logits = self.counted_logits(hidden)
         if special:
             self._keep_scored(scores, logits, plan, table, special)
         if forbidden:

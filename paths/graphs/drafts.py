@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from paths.api import UserError
 from paths.engine.batch import ForwardBatch, LayerCache, half_wanted
-from paths.engine.static_inputs import DraftInputs, FirstDraftInputs
+from paths.engine.runner import ForwardPass
+from paths.engine.static_inputs import DraftInputs, FirstDraftInputs, StaticInputs
 from paths.graphs.backend import GraphBackend
 from paths.graphs.capture import CaptureReport
 from paths.graphs.config import GraphConfig, GraphMode
 from paths.graphs.draft_chain import Advance, DraftChain
 from paths.graphs.draft_pass import DraftModel, DraftPass
 from paths.graphs.forward import GraphedForward
+from paths.graphs.joined_drafts import JoinedDrafts
 from paths.graphs.shape import BatchShape
 from paths.models.config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreedyDrafts:
+    """Passes over several greedy drafts, each the most likely token."""
+
+    # from the states of draft 0 in `inputs.hidden`, one row per request
+    later: GraphedForward | None = None
+    # from the states of a step in which every request verifies `mtp` drafts, given the longest length of the
+    # last draft; None with PIECEWISE graphs of decode steps, which take each draft by itself
+    whole: GraphedForward | None = None
 
 
 class GraphedDrafts:
@@ -47,20 +60,17 @@ class GraphedDrafts:
             )
         layers = model_config.mtp_layers(mtp)
         self.inputs = inputs
-        self._model = model
+        self.model: DraftModel = model
         self._mtp = mtp
         self._config = config
         self._backend = backend
-        self._chain: GraphedForward | None = None
+        self._joined = GreedyDrafts()
+        self._others: list[GraphedForward] = []
         self._caches = caches
-        first = FirstDraftInputs(inputs)
+        self._first_inputs = first = FirstDraftInputs(inputs)
         self._eager = [DraftPass(model, first, step=0)]
-        self._first = GraphedForward(
-            model=self._eager[0],
-            caches=caches,
-            inputs=first,
-            config=replace(config.with_drafts(mtp), mixed=GraphMode.NONE),
-            backend=backend,
+        self._first = self._graphed(
+            self._eager[0], first, replace(config.with_drafts(mtp), mixed=GraphMode.NONE)
         )
         self._keys = [(step % layers, model_config.reuses_selection(step)) for step in range(mtp)]
         self._later: dict[tuple[int, bool], GraphedForward] = {}
@@ -68,31 +78,45 @@ class GraphedDrafts:
             if step > 0 and key not in self._later:
                 draft = DraftPass(model, inputs, step=step)
                 self._eager.append(draft)
-                self._later[key] = GraphedForward(
-                    model=draft, caches=caches, inputs=inputs, config=_one_row(config), backend=backend
-                )
+                self._later[key] = self._graphed(draft, inputs, _one_row(config))
 
     @property
     def passes(self) -> list[GraphedForward]:
-        """Each different forward pass once."""
-        chain = [] if self._chain is None else [self._chain]
-        return [self._first, *self._later.values(), *chain]
+        """Each different forward pass of drafts once."""
+        joined = [part for part in (self._joined.later, self._joined.whole) if part is not None]
+        return [self._first, *self._later.values(), *joined]
 
-    def join_greedy(self, advance: Advance) -> GraphedForward:
-        """All greedy drafts behind draft 0 as one pass, to be called before `capture`.
+    def join_greedy(self, advance: Advance) -> GreedyDrafts:
+        """Greedy drafts of a step as one pass, to be called before `capture`.
 
-        It starts from the states of draft 0 in `inputs.hidden`, one row per request. advance: keeps the
-        tokens `[N]` of a draft, given its number, and fills the inputs of the next one.
+        advance: keeps the tokens `[N]` of a draft, given its number, and fills the inputs of the next one.
         """
+        chain = DraftChain(self.model, self.inputs, mtp=self._mtp, advance=advance)
         config = _one_row(self._config) if self._mtp > 1 else GraphConfig()  # without a pass, no graph
-        self._chain = GraphedForward(
-            model=DraftChain(self._model, self.inputs, mtp=self._mtp, advance=advance),
-            caches=self._caches,
-            inputs=self.inputs,
-            config=config,
-            backend=self._backend,
+        whole = None
+        if self._config.decode is not GraphMode.PIECEWISE:
+            joined = JoinedDrafts(self.model, self.inputs, chain)
+            whole = self._graphed(joined, self._first_inputs, self._verifying())
+        self._joined = GreedyDrafts(later=self._graphed(chain, self.inputs, config), whole=whole)
+        return self._joined
+
+    def capture_with(self, model: ForwardPass, inputs: StaticInputs) -> GraphedForward:
+        """A pass without break points over steps in which every request verifies `mtp` drafts, captured with
+        the drafts but none of them. To be called before `capture`.
+        """
+        self._others.append(self._graphed(model, inputs, self._verifying()))
+        return self._others[-1]
+
+    def _verifying(self) -> GraphConfig:
+        """FULL graphs of such steps, where decode steps have FULL graphs."""
+        if self._config.decode is not GraphMode.FULL:
+            return GraphConfig()
+        return replace(self._config, query_lens=(1 + self._mtp,), mixed=GraphMode.NONE)
+
+    def _graphed(self, model: ForwardPass, inputs: StaticInputs, config: GraphConfig) -> GraphedForward:
+        return GraphedForward(
+            model=model, caches=self._caches, inputs=inputs, config=config, backend=self._backend
         )
-        return self._chain
 
     def compile(self, batch: ForwardBatch) -> Iterator[tuple[int, Tensor]]:
         """Run every different pass without a graph, for first calls compile. Yields a step, its states.
@@ -106,7 +130,7 @@ class GraphedDrafts:
 
     def capture(self) -> CaptureReport:
         """Capture all, once, before the first step. `breaks` is that of the pass with the most."""
-        reports = [forward.capture() for forward in self.passes]
+        reports = [forward.capture() for forward in (*self.passes, *self._others)]
         return CaptureReport(
             seconds=sum(report.seconds for report in reports),
             graphs=sum(report.graphs for report in reports),
@@ -115,7 +139,7 @@ class GraphedDrafts:
         )
 
     def steps_by_mode(self) -> dict[str, int]:
-        """Passes so far by graph mode; later greedy drafts that are joined are one."""
+        """Passes so far by graph mode; greedy drafts that are joined are one."""
         return {mode.value: sum(part.counts.steps[mode] for part in self.passes) for mode in GraphMode}
 
     def run(self, step: int, shape: BatchShape) -> tuple[Tensor, GraphMode]:

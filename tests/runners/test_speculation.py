@@ -6,6 +6,7 @@ last bits; where answers part, the decision was a tie.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,16 +37,21 @@ def adversarial(engine: EngineCore, *, seed: int) -> None:
     """Every second draft that a step leaves behind becomes any token at all."""
     generator = torch.Generator().manual_seed(seed)
     drafter = engine._runner._drafter
-    propose = drafter.propose
 
-    def any_token(*args: Any, **kwargs: Any) -> None:
-        propose(*args, **kwargs)
-        on_host = isinstance(engine._runner, RunnerV1)
-        held = torch.from_numpy(drafter._batch.draft_ids) if on_host else drafter._states.draft_tokens
-        changed = torch.rand(held.shape, generator=generator) < 0.5
-        held[changed] = torch.randint(0, VOCAB, held.shape, generator=generator, dtype=held.dtype)[changed]
+    def then_any_token(propose: Callable[..., None]) -> Callable[..., None]:
+        def any_token(*args: Any, **kwargs: Any) -> None:
+            propose(*args, **kwargs)
+            on_host = isinstance(engine._runner, RunnerV1)
+            held = torch.from_numpy(drafter._batch.draft_ids) if on_host else drafter._states.draft_tokens
+            changed = torch.rand(held.shape, generator=generator) < 0.5
+            random = torch.randint(0, VOCAB, held.shape, generator=generator, dtype=held.dtype)
+            held[changed] = random[changed]
 
-    drafter.propose = any_token
+        return any_token
+
+    for name in ("propose", "propose_joined"):
+        if hasattr(drafter, name):
+            setattr(drafter, name, then_any_token(getattr(drafter, name)))
 
 
 def compare(model: str, *, arms: list[str], mtps: tuple[int, ...], count: int, seed: int) -> None:
@@ -159,6 +165,22 @@ def test_v2_steps_with_drafts_do_not_wait():
     effective = make_engine("dsa", "V2", graphs="full_and_piecewise", mtp=3).effective()
     assert (effective.waits_per_step, effective.copies_per_step) == (0.0, 2.0)
     assert effective.draft_modes["FULL"] > 0, "the warm-up decodes"
+
+
+def test_v2_replays_a_step_of_greedy_requests_as_two_passes():
+    """Beside the target's: verification and all drafts. Where one request draws, each draft is its own."""
+    engine = make_engine("dsa", "V2", graphs="full_and_piecewise", mtp=3)
+    verification, drafts = engine._runner._verification._forward, engine._runner._drafter._greedy.whole
+    before = verification.counts.steps["FULL"], drafts.counts.steps["FULL"]
+    steps = engine.counters().verify_steps
+    serve(engine, dict(enumerate(make_prompts(3, seed=0))), order=range(3), seed=0, max_tokens=12)
+    replays = verification.counts.steps["FULL"] - before[0]
+    assert replays == drafts.counts.steps["FULL"] - before[1] > 0
+    assert verification.counts.steps["NONE"] == drafts.counts.steps["NONE"] == 0
+    assert replays <= engine.counters().verify_steps - steps
+    engine.add(request(9, [3, 4, 5], max_tokens=12, ignore_eos=True, temperature=1.0))
+    run_until_idle(engine)
+    assert verification.counts.steps["FULL"] == before[0] + replays
 
 
 def test_a_model_without_drafts_is_refused():
