@@ -282,7 +282,7 @@ def test_fused_q_without_an_indexer(cpp):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("nope", "latent"), [(1, 31), (23, 100), (24, 192), (7, 240)])
+@pytest.mark.parametrize(("nope", "latent"), [(1, 31), (23, 100), (24, 192), (7, 240), (39, 128)])
 def test_fused_q_rows_do_not_depend_on_their_number(cpp, nope, latent, dtype):
     """Odd sizes: an inner dimension without a partner, and columns beside whole vectors."""
     heads = 3

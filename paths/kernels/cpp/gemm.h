@@ -149,6 +149,11 @@ template <typename Out>
 inline void nn(const bf16* x, int64_t ldx, const Strided<bf16>& w, int64_t M, int64_t N, int64_t K, Out* y, int64_t ldy) {
 #ifdef __AVX512BF16__
   constexpr __mmask32 kAll = 0xffffffffu;
+  if (N % 64 == 0 && w.stride == N && K > 0) {
+    if (M == 2) return stream<2>(x, ldx, w.data, N, K, y, ldy);
+    if (M == 3) return stream<3>(x, ldx, w.data, N, K, y, ldy);
+    if (M == 4) return stream<4>(x, ldx, w.data, N, K, y, ldy);
+  }
   const auto next = [&](int64_t n) { return n < N ? w.data + n : w[K]; };
   int64_t n = 0;
   if (M < 4)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "scratch.h"
 #include "strided.h"
 
 namespace gemm {
@@ -104,6 +105,15 @@ inline int64_t dot_strips(const bf16* x, int64_t ldx, const Rows& w, int64_t M, 
   return columns;
 }
 
+// Sums over interleaved rows of 32 columns, as unpacking left them, in the order of the columns.
+inline void in_order(__m512& low, __m512& high) {
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+  const __m512 left = _mm512_permutex2var_ps(low, first, high);
+  high = _mm512_permutex2var_ps(low, second, high);
+  low = left;
+}
+
 // y = x · w for MR rows and NV times 32 columns, those that w and y point to; `live` masks the columns of a last, narrower
 // block. Two rows of w are interleaved, so that a lane adds two products at once. `next` stands where the block after
 // this one begins, which is fetched meanwhile.
@@ -145,14 +155,12 @@ template <int MR, int NV, bool Narrow, typename Out>
       }
     }
   }
-  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m)
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) {
-      const __m512 a = (__m512)acc[(m * NV + v) * 2], b = (__m512)acc[(m * NV + v) * 2 + 1];
-      const __m512 left = _mm512_permutex2var_ps(a, first, b), right = _mm512_permutex2var_ps(a, second, b);
+      __m512 left = (__m512)acc[(m * NV + v) * 2], right = (__m512)acc[(m * NV + v) * 2 + 1];
+      in_order(left, right);
       Out* to = y + m * ldy + v * 32;
       if constexpr (std::is_same_v<Out, bf16>) {
         const __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(right, left);
@@ -173,6 +181,79 @@ inline void pair_columns(const bf16* x, int64_t ldx, const bf16* w, int64_t ldw,
   for (; m + 3 <= M; m += 3) pair_block<3, NV, Narrow>(x + m * ldx, ldx, w, ldw, K, live, next, y + m * ldy, ldy);
   for (; m + 2 <= M; m += 2) pair_block<2, NV, Narrow>(x + m * ldx, ldx, w, ldw, K, live, next, y + m * ldy, ldy);
   for (; m < M; ++m) pair_block<1, NV, Narrow>(x + m * ldx, ldx, w, ldw, K, live, next, y + m * ldy, ldy);
+}
+
+// Rows k..k + count of w, which stand one behind the other, in the products of MR rows; `sums` [MR, N] holds what came
+// before, and the last rows leave y. The same additions as in pair_block. What stands `count` rows on is fetched.
+template <int MR, typename Out>
+[[gnu::noinline]] void stream_block(const bf16* x, int64_t ldx, const bf16* w, int64_t N, int64_t count, bool first,
+                                    bool last, float* sums, Out* y, int64_t ldy) {
+  constexpr int NV = 2;
+  for (int64_t n = 0; n < N; n += 32 * NV) {
+    __m512 acc[MR * NV * 2];
+#pragma GCC unroll 16
+    for (int i = 0; i < MR * NV * 2; ++i)
+      acc[i] = first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + i / (NV * 2) * N + n + i % (NV * 2) * 16);
+    const bf16* row = w + n;
+    for (int64_t k = 0; k < count; k += 2, row += 2 * N) {
+      const bool has_odd = k + 1 < count;
+      __m512bh low[NV], high[NV];
+#pragma GCC unroll 2
+      for (int v = 0; v < NV; ++v) {
+        const __m512i even = _mm512_loadu_si512(row + v * 32);
+        const __m512i odd = has_odd ? _mm512_loadu_si512(row + N + v * 32) : _mm512_setzero_si512();
+        __builtin_prefetch(row + count * N + v * 32);
+        __builtin_prefetch(row + (count + 1) * N + v * 32);
+        low[v] = (__m512bh)_mm512_unpacklo_epi16(even, odd);
+        high[v] = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+      }
+#pragma GCC unroll 4
+      for (int m = 0; m < MR; ++m) {
+        uint32_t pair = 0;
+        if (has_odd) [[likely]]
+          std::memcpy(&pair, x + m * ldx + k, 4);
+        else
+          std::memcpy(&pair, x + m * ldx + k, 2);
+        const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(pair));
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; ++v) {
+          const int i = (m * NV + v) * 2;
+          acc[i] = _mm512_dpbf16_ps(acc[i], factor, low[v]);
+          acc[i + 1] = _mm512_dpbf16_ps(acc[i + 1], factor, high[v]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < MR * NV; ++i) {
+      __m512 low = acc[2 * i], high = acc[2 * i + 1];
+      if (!last) {
+        float* to = sums + i / NV * N + n + i % NV * 32;
+        _mm512_storeu_ps(to, low);
+        _mm512_storeu_ps(to + 16, high);
+        continue;
+      }
+      in_order(low, high);
+      Out* to = y + i / NV * ldy + n + i % NV * 32;
+      if constexpr (std::is_same_v<Out, bf16>) {
+        _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+      } else {
+        _mm512_storeu_ps(to, low);
+        _mm512_storeu_ps(to + 16, high);
+      }
+    }
+  }
+}
+
+// y[MR, N] = x[MR, K] · w for N in multiples of 64: memory is read in the order in which it stands, which is what counts
+// where a matrix comes from afar and a few rows leave little to compute.
+template <int MR, typename Out>
+inline void stream(const bf16* x, int64_t ldx, const bf16* w, int64_t N, int64_t K, Out* y, int64_t ldy) {
+  constexpr int64_t kRows = 16;
+  Scratch<float> sums(MR * N);
+  for (int64_t k = 0; k < K; k += kRows) {
+    const int64_t count = std::min(kRows, K - k);
+    stream_block<MR>(x + k, ldx, w + k * N, N, count, k == 0, k + count == K, sums, y, ldy);
+  }
 }
 
 }  // namespace gemm
