@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from paths.dsa_mrv2.verification import Verification
 from paths.engine.host_memory import HostRing, TransferCounts
 from paths.engine.logprobs import ScoreReader
 from paths.engine.output import AsyncOutput, OutputCopier
+from paths.engine.postponed import PostponedDrafts
 from paths.engine.requests import RequestTable
 from paths.engine.runner import Model
 from paths.engine.sampler import SamplingInputs, sample
@@ -68,6 +70,9 @@ class RunnerV2:
         self._ops = KernelHeadOps(kernels, Verifier(speculation, kernels))
         reader = ScoreReader(self.transfers, inside_step=False)
         self._head = SamplingHead(model, self._ops, eos_token_ids=eos_token_ids, device=device, reader=reader)
+        # on a CPU a launch is over when it returns, and tokens would wait for the drafts behind them
+        self._postpones = device.type == "cpu"
+        self._drafts = PostponedDrafts()
         self._drafter: DrafterV2 | None = None
         self._verification: Verification | None = None
         if drafts is not None:
@@ -85,6 +90,7 @@ class RunnerV2:
     @torch.inference_mode()
     def execute(self, plan: StepPlan, table: RequestTable) -> AsyncOutput:
         states = self._states
+        self._drafts.make(plan.released)
         forbidden = self._head.forbidden(plan, table)
         writes = states.stage(plan, table)
         rows = send_step(plan, writes, forbidden, self._ring)
@@ -147,7 +153,19 @@ class RunnerV2:
         output = self._copier.start(views.yielded, scores.resolve if scores else None)
         self._post_update(rows, views, counts)
         if False in table.needs_host[plan.slots].tolist():
-            drafter.propose(plan, table, rows, views, hidden, counts=counts, all_greedy=sampling.all_greedy)
+            self._draft(
+                plan,
+                partial(
+                    drafter.propose,
+                    plan,
+                    table,
+                    rows,
+                    views,
+                    hidden,
+                    counts=counts,
+                    all_greedy=sampling.all_greedy,
+                ),
+            )
         return output
 
     def _verify_and_draft(
@@ -161,8 +179,13 @@ class RunnerV2:
         """`_sample_and_draft` of a step in which every request verifies all its drafts greedily."""
         yielded = verification.run(hidden, self._ops.rows.slots, plan.shape)
         output = self._copier.start(yielded, None)
-        drafter.propose_joined(plan, table)
+        self._draft(plan, partial(drafter.propose_joined, plan, table))
         return output
+
+    def _draft(self, plan: StepPlan, propose: Callable[[], None]) -> None:
+        self._drafts.postpone(plan.slots, propose)
+        if not self._postpones:
+            self._drafts.make()
 
     def _verify_greedily(self, hidden: Tensor, rows: StepRows, views: StepViews) -> None:
         """Everything between the states of such a step and its drafts."""

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from paths.engine.batch import PAGE_SIZE
 from paths.engine.host_memory import HostStaging
-from paths.engine.requests import RequestTable
 from paths.engine.runner import Model
 from paths.engine.scheduler import StepPlan
 from paths.engine.speculation import DraftRows, draft_token
@@ -70,11 +69,11 @@ class DrafterV1:
         )
 
     @torch.inference_mode()
-    def propose(self, plan: StepPlan, table: RequestTable, hidden: Tensor, *, rejected: IntArray) -> None:
+    def propose(self, plan: StepPlan, hidden: Tensor, *, rejected: IntArray, limits: IntArray) -> None:
         """Draft behind the tokens of this step, which the batch has; hidden `[T, Dm]` of its rows.
 
         rejected `[N]`: drafts that were not accepted; their rows stay in place and are made padding, so that
-        draft 0 has the shape of the step.
+        draft 0 has the shape of the step. limits `[N]`: tokens that each request may come to.
         """
         count = plan.num_samples
         self._prepare_first(plan, rejected)
@@ -88,7 +87,7 @@ class DrafterV1:
         states = states[:count]
         tokens = [self._draft(0, states, slots, rows, position)]
         for step in range(1, self._mtp):
-            shape = self._prepare_later(step, rows, position + step, table.max_total[slots])
+            shape = self._prepare_later(step, rows, position + step, limits)
             self._inputs.input_ids[:count].copy_(tokens[-1])
             self._inputs.hidden[:count].copy_(states)
             states, _ = self._drafts.run(step, shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from paths.engine.batch import PAGE_SIZE
 from paths.engine.host_memory import HostStaging, TransferCounts
 from paths.engine.logprobs import ScoreReader
 from paths.engine.output import ReadyOutput, StepResult
+from paths.engine.postponed import PostponedDrafts
 from paths.engine.requests import RequestTable
 from paths.engine.runner import Model
 from paths.engine.sampler import SamplingInputs, sample
@@ -65,6 +67,7 @@ class RunnerV1:
         ops = TorchHeadOps(kernels, self._staging, verifier, max_rows=most, device=device)
         reader = ScoreReader(self.transfers, inside_step=True)
         self._head = SamplingHead(model, ops, eos_token_ids=eos_token_ids, device=device, reader=reader)
+        self._drafts = PostponedDrafts()
         self._drafter: DrafterV1 | None = None
         if drafts is not None:
             self._drafter = DrafterV1(
@@ -81,6 +84,7 @@ class RunnerV1:
 
     def execute(self, plan: StepPlan, table: RequestTable) -> ReadyOutput:
         batch = self._batch
+        self._drafts.make(plan.released)
         batch.remove(plan.released)
         for slot in plan.admitted:
             batch.add(slot, table)
@@ -127,7 +131,14 @@ class RunnerV1:
             plan.slots[row], positions=known[row] + column.astype(np.int32), tokens=values[row, column]
         )
         if not table.needs_host[plan.slots].all():
-            drafter.propose(plan, table, hidden, rejected=drafted - accepted)
+            propose = partial(
+                drafter.propose,
+                plan,
+                hidden,
+                rejected=drafted - accepted,
+                limits=table.max_total[plan.slots[:count]],
+            )
+            self._drafts.postpone(plan.slots, propose)
         self._staging.end()
         return ReadyOutput(result=StepResult(tokens=values, accepted=accepted, logprobs=logprobs))
 

@@ -8,6 +8,7 @@ import torch
 
 from paths.api import FinishReason, UserError
 from paths.engine.output import StepResult
+from paths.engine.postponed import PostponedDrafts
 from paths.engine.speculation import Speculation
 from paths.engine.verified import check_verification
 from paths.kernels.registry import Kernels
@@ -139,9 +140,22 @@ def test_rows_of_rejected_drafts_are_padding(runner):
     engine.add(request(1, [1, 2, 3], max_tokens=6))
     run_until_idle(engine)
     first = [lengths for lengths, _ in seen[::3]]  # three drafts behind each step
-    assert first == [[1, 2, 3], [4, 0, 0, 0], [5, 0, 0, 0], [6, 0, 0], [7, 0], [8]]
+    # behind the last token nothing is drafted
+    assert first == [[1, 2, 3], [4, 0, 0, 0], [5, 0, 0, 0], [6, 0, 0], [7, 0]]
     for lengths, slots in seen:
         assert [slot < 0 for slot in slots] == [length == 0 for length in lengths]
+
+
+def test_drafts_are_made_unless_every_request_of_their_step_left():
+    made = []
+    drafts = PostponedDrafts()
+    drafts.make()
+    for released, wanted in (((), True), ((4,), True), ((4, 7, 9), False)):
+        drafts.postpone(np.array([7, 4], dtype=np.int32), lambda released=released: made.append(released))
+        drafts.make(released)
+        assert (released in made) == wanted
+        drafts.make()  # once
+        assert made.count(released) == wanted
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -131,6 +131,8 @@ def test_caches_are_as_if_rejected_drafts_had_never_been(name):
     fresh = make_engine(model, mtp=3, max_num_batched_tokens=128, **arm)
     fresh.add(request(1, [*prompt, *answer], max_tokens=9, ignore_eos=True))
     fresh.step()
+    for engine in (used, fresh):
+        engine._runner._drafts.make()  # which a next step would begin with
     valid = len(prompt) + len(answer) - 1
     assert int(used._table.computed[used._table.live][0]) == valid
     for one, other in zip(keys(used, valid), keys(fresh, valid), strict=True):
