@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from paths.graphs.generated import GeneratedCode
+
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
@@ -35,6 +37,19 @@ class Recording(Protocol):
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function in the open segment, which replay calls as a whole where it cannot look inside."""
+
+    def generated(
+        self,
+        code: GeneratedCode,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        *,
+        count: Callable[[int], None],
+    ) -> Any:
+        """Run generated code in the open segment, which then holds its calls.
+
+        A replay calls `count` with the number of times that it has run code of that count.
+        """
 
     def break_output(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """In the open segment: what the next eager part will write, in the dtype of `like`."""

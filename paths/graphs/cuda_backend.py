@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paths.graphs.backend import Recording, Replay
 from paths.graphs.break_buffers import BreakBuffers
+from paths.graphs.generated import GeneratedCode
 
 
 class CudaBackend:
@@ -77,6 +78,16 @@ class CudaRecording:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
+
+    def generated(
+        self,
+        code: GeneratedCode,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        *,
+        count: Callable[[int], None],
+    ) -> Any:
+        return run(*args)
 
     def break_output(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         place = ("output", self._outputs)

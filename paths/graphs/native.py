@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paths.graphs.generated import GeneratedKernel
 from paths.graphs.program import Instruction, Value, last_uses, values_in
 from paths.kernels.cpp import load_operators
 
 NAMESPACE = "dsa_graphs"
+MOST_POINTERS = 64  # arguments of a generated kernel
 # type in an operator's schema → what is passed to it as it is
 TAKEN: dict[str, Any] = {
     "Tensor": Tensor,
@@ -56,8 +58,10 @@ def join_stretches(instructions: Sequence[Instruction], native: Any) -> list[Ins
 
 
 def native_arguments(instruction: Instruction) -> list[Any] | None:
-    """One entry per argument of the operator's schema; None for what only Python can call."""
+    """One entry per argument of the operator's schema or kernel; None for what only Python can call."""
     target = instruction.target
+    if isinstance(target, GeneratedKernel):
+        return list(instruction.args) if _is_kernel_call(instruction.args) else None
     if not isinstance(target, torch._ops.OpOverload):
         return None
     schema = target._schema
@@ -84,6 +88,13 @@ def native_arguments(instruction: Instruction) -> list[Any] | None:
     return arguments
 
 
+def _is_kernel_call(args: Sequence[Any]) -> bool:
+    """Tensors, behind them sizes, and not too many."""
+    sizes = [type(given) is int for given in args]
+    known = all(isinstance(given, Value | Tensor | int) for given in args)
+    return known and sizes == sorted(sizes) and len(args) <= MOST_POINTERS
+
+
 def _fits(given: Any, kind: str, *, optional: bool) -> bool:
     if given is None:
         return optional
@@ -91,12 +102,19 @@ def _fits(given: Any, kind: str, *, optional: bool) -> bool:
         return kind == "Tensor"
     if kind == "List[Tensor]":
         return isinstance(given, list) and all(isinstance(item, Value | Tensor) for item in given)
+    if kind == "List[int]":
+        return isinstance(given, list) and len(given) > 0 and all(type(item) is int for item in given)
     taken = TAKEN.get(kind)
     return (
         taken is not None
         and isinstance(given, taken)
         and (kind in ("bool", "number") or type(given) is not bool)
     )
+
+
+def _is_tensors(given: Any) -> bool:
+    """Whether an argument is a list of tensors, which a program puts together before the call."""
+    return isinstance(given, list) and not any(type(item) is int for item in given)
 
 
 class _Stretch:
@@ -113,7 +131,7 @@ class _Stretch:
         self._inputs = [number for number in dict.fromkeys(read) if number not in made]
         self._outputs = [number for number in sorted(made) if uses.get(number, -1) >= end]
         self._registers = {number: place for place, number in enumerate([*self._inputs, *sorted(made)])}
-        self._num_lists = sum(isinstance(given, list) for _, arguments in calls for given in arguments)
+        self._num_lists = sum(_is_tensors(given) for _, arguments in calls for given in arguments)
 
     def build(self, native: Any) -> Instruction:
         outputs = [self._registers[number] for number in self._outputs]
@@ -122,10 +140,13 @@ class _Stretch:
         lists = iter(range(values, values + self._num_lists))
         constants: dict[int, int] = {}
         for place, (instruction, arguments) in enumerate(self._calls, start=self._first):
+            if isinstance(instruction.target, GeneratedKernel):
+                self._add_kernel(native, program, constants, instruction.target, arguments, place)
+                continue
             schema = instruction.target._schema  # type: ignore[attr-defined]  # an operator
             given_as, made_lists = [], []
             for given in arguments:
-                if isinstance(given, list):
+                if _is_tensors(given):
                     items = [self._argument(native, program, constants, item) for item in given]
                     made_lists.append(next(lists))
                     native.add_list.default(program, items, made_lists[-1])
@@ -149,6 +170,25 @@ class _Stretch:
             outputs=tuple(Value(number) for number in self._outputs) or None,
         )
 
+    def _add_kernel(
+        self,
+        native: Any,
+        program: int,
+        constants: dict[int, int],
+        kernel: GeneratedKernel,
+        arguments: Sequence[Any],
+        place: int,
+    ) -> None:
+        sizes = [given for given in arguments if type(given) is int]
+        tensors = arguments[: len(arguments) - len(sizes)]
+        native.add_kernel.default(
+            program,
+            kernel.address,
+            [self._argument(native, program, constants, tensor) for tensor in tensors],
+            sizes,
+            self._freed(arguments, place),
+        )
+
     def _freed(self, arguments: Sequence[Any], place: int) -> list[int]:
         """Registers that nobody reads behind instruction `place`."""
         last = {value.number for value in values_in(arguments) if self._uses[value.number] == place}
@@ -170,5 +210,7 @@ def _results(instruction: Instruction) -> tuple[Value | None, ...]:
     """One entry per result of the operator's schema."""
     if isinstance(instruction.outputs, tuple):
         return instruction.outputs
+    if isinstance(instruction.target, GeneratedKernel):
+        return ()
     count = len(instruction.target._schema.returns)  # type: ignore[attr-defined]  # an operator
     return () if count == 0 else (instruction.outputs,)

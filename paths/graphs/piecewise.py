@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.passes.split_module import split_module
 
 from paths.graphs.breakable import running_capture
+from paths.graphs.generated import GeneratedCode, catch_generated
 
 Runnable = Callable[..., Any]
 
@@ -76,7 +77,7 @@ class PiecewiseCompiler:
         self.pieces = len(piece_names)
         fake_inputs = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
         fake_mode = next(value.fake_mode for value in fake_inputs if isinstance(value, FakeTensor))
-        _PieceCompiler(split, piece_names, fake_mode, count=self._count_piece).run(*fake_inputs)
+        _PieceCompiler(split, piece_names, fake_mode, count=self._count_pieces).run(*fake_inputs)
 
         def run(*args: Any) -> Any:
             if self._binding is not None:
@@ -85,8 +86,8 @@ class PiecewiseCompiler:
 
         return run
 
-    def _count_piece(self) -> None:
-        self.pieces_run += 1
+    def _count_pieces(self, times: int) -> None:
+        self.pieces_run += times
 
 
 def split_graph(graph: fx.GraphModule, split_ops: Collection[Any]) -> tuple[fx.GraphModule, list[str]]:
@@ -127,7 +128,7 @@ class _PieceCompiler(fx.Interpreter):
         piece_names: Sequence[str],
         fake_mode: FakeTensorMode,
         *,
-        count: Callable[[], None],
+        count: Callable[[int], None],
     ) -> None:
         super().__init__(module)
         self._count = count
@@ -142,29 +143,36 @@ class _PieceCompiler(fx.Interpreter):
         # callables in the instance shadow the submodules and spare the module's call machinery
         if target in self._piece_names:
             # a context of its own: what Inductor learns of one piece must not leak into the next
-            with tracing(TracingContext(self._fake_mode)):
+            with tracing(TracingContext(self._fake_mode)), catch_generated() as code:
                 compiled: Any = compile_fx(piece, list(args), config_patches=INDUCTOR_OPTIONS)
-            self.module.__dict__[target] = CompiledPiece(compiled, self._count)
+            only = code[0] if len(code) == 1 else None
+            self.module.__dict__[target] = CompiledPiece(compiled, self._count, only)
         else:
             self.module.__dict__[target] = SplitOps(piece.forward)
         return result
 
 
 class CompiledPiece:
-    """Inductor's code is one instruction of a captured segment."""
+    """Inductor's code: in a FULL graph its calls where these are known, else one instruction of a segment.
 
-    def __init__(self, compiled: Runnable, count: Callable[[], None]) -> None:
+    code: what it consists of, None where that is not known. count: of runs, given how many there were.
+    """
+
+    def __init__(self, compiled: Runnable, count: Callable[[int], None], code: GeneratedCode | None) -> None:
         self._compiled = compiled
         self._count = count
+        self._code = code
 
     def __call__(self, *args: Any) -> Any:
         capture = running_capture()
-        if capture is not None:
-            return capture.call(self._run, args, {})
-        return self._run(*args)
+        if capture is None:
+            return self._run(*args)
+        if self._code is not None and capture.inline:
+            return capture.recording.generated(self._code, self._run, args, count=self._count)
+        return capture.call(self._run, args, {})
 
     def _run(self, *args: Any) -> Any:
-        self._count()
+        self._count(1)
         return self._compiled(*args)
 
 

@@ -7,6 +7,7 @@ and what an eager part is given is always this replay's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
@@ -18,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paths.graphs.backend import Recording, Replay
+from paths.graphs.generated import GeneratedCode, Scratch
 from paths.graphs.native import join_stretches
 from paths.graphs.program import Instruction, Value, compile_program
 
@@ -60,12 +62,13 @@ class RecordedBackend:
     def __init__(self, inner: Mapping[Any, Callable[..., Any]] | None = None, native: Any = None) -> None:
         self._inner = dict(inner or {})
         self._native = native
+        self._scratch = Scratch()  # replays run one after the other
 
     def session(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def recording(self) -> Recording:
-        return RecordedPass(self._inner, self._native)
+        return RecordedPass(self._inner, self._native, self._scratch)
 
     def synchronize(self) -> None:
         """Nothing: an operator has finished when it returns."""
@@ -79,10 +82,12 @@ class RecordedPass:
 
     sees_kernels = False
 
-    def __init__(self, inner: Mapping[Any, Callable[..., Any]], native: Any) -> None:
+    def __init__(self, inner: Mapping[Any, Callable[..., Any]], native: Any, scratch: Scratch) -> None:
         self._mode = _Recorder(inner)
         self._reads = _ReadGuard()
         self._native = native
+        self._scratch = scratch
+        self._counts: Counter[Callable[[int], None]] = Counter()
         self._open = False
 
     def begin(self) -> None:
@@ -110,6 +115,20 @@ class RecordedPass:
         self._mode.record(function, args, kwargs, result)
         return result
 
+    def generated(
+        self,
+        code: GeneratedCode,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        *,
+        count: Callable[[int], None],
+    ) -> Any:
+        with code.recorded(self._mode, self._scratch):
+            results = run(*args)
+        self._scratch.end_piece(results if isinstance(results, list | tuple) else [results])
+        self._counts[count] += 1
+        return results
+
     def eager(self, function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._mode.record(function, args, kwargs, None)
 
@@ -126,6 +145,9 @@ class RecordedPass:
         return tensor
 
     def finish(self) -> Replay:
+        self._scratch.end_pass()
+        for count, times in self._counts.items():
+            self._mode.record(count, (times,), {}, None)
         return self._mode.finish(self._native)
 
 
@@ -180,6 +202,9 @@ class _Recorder(TorchDispatchMode):
         self._instructions.append(
             Instruction(target=target, args=recorded_args, kwargs=recorded_kwargs, outputs=outputs)
         )
+
+    def computes(self, tensor: Tensor) -> bool:
+        return id(tensor) in self._values
 
     def finish(self, native: Any) -> Replay:
         instructions = self._instructions

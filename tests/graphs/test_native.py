@@ -42,7 +42,8 @@ def call(target, *args, outputs=None, **kwargs):
             [Value(0), torch.bfloat16, None, None, None, False, None],
         ),
         (call(aten.contiguous.default, Value(0), memory_format=torch.channels_last), None),
-        (call(aten.view.default, Value(0), [2, 3]), None),
+        (call(aten.view.default, Value(0), [2, 3]), [Value(0), [2, 3]]),
+        (call(aten.view.default, Value(0), []), None),
         (call(torch.add, Value(0), Value(1)), None),  # no operator
     ],
 )

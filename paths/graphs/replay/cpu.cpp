@@ -3,17 +3,23 @@
 #include <ATen/core/ivalue.h>
 #include <torch/library.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace replay_op {
 
+constexpr size_t kMostPointers = 64;
+
 struct Call {
-  std::optional<c10::OperatorHandle> op;  // none: the arguments, all tensors, become a list
+  std::optional<c10::OperatorHandle> op;  // neither this nor a kernel: the arguments, all tensors, become a list
   std::vector<int64_t> arguments;         // register, or −1 − constant
   std::vector<int64_t> results;    // register, −1 where nobody reads it
   std::vector<int64_t> freed;      // registers that this call reads last
+  void* kernel = nullptr;          // void(pointers of the arguments …, int64_t sizes …)
+  std::vector<int64_t> sizes = {};
 };
 
 struct Program {
@@ -78,6 +84,37 @@ void add_call(int64_t id, std::string_view name, std::string_view overload, at::
   program->calls.push_back(Call{op, arguments.vec(), results.vec(), freed.vec()});
 }
 
+void add_kernel(int64_t id, int64_t address, at::IntArrayRef arguments, at::IntArrayRef sizes, at::IntArrayRef freed) {
+  const auto program = find(id);
+  TORCH_CHECK(arguments.size() + sizes.size() <= kMostPointers, arguments.size() + sizes.size(), " arguments");
+  check_registers(*program, arguments, {}, freed);
+  program->calls.push_back(
+      Call{std::nullopt, arguments.vec(), {}, freed.vec(), reinterpret_cast<void*>(address), sizes.vec()});
+}
+
+// Pointers and integers are passed alike, so a kernel of n of them is called as one of n integers.
+template <size_t... I>
+void call_with(void* kernel, const int64_t* values, std::index_sequence<I...>) {
+  reinterpret_cast<void (*)(decltype(values[I] + 0)...)>(kernel)(values[I]...);
+}
+
+template <size_t... N>
+constexpr auto callers(std::index_sequence<N...>) {
+  using Caller = void (*)(void*, const int64_t*);
+  return std::array<Caller, sizeof...(N)>{
+      [](void* kernel, const int64_t* values) { call_with(kernel, values, std::make_index_sequence<N>{}); }...};
+}
+
+template <typename Value>
+void run_kernel(const Call& call, const Value& value) {
+  static constexpr auto by_count = callers(std::make_index_sequence<kMostPointers + 1>{});
+  int64_t values[kMostPointers];
+  size_t count = 0;
+  for (const int64_t a : call.arguments) values[count++] = reinterpret_cast<int64_t>(value(a).toTensor().data_ptr());
+  for (const int64_t size : call.sizes) values[count++] = size;
+  by_count[count](call.kernel, values);
+}
+
 std::vector<at::Tensor> run(int64_t id, at::TensorList inputs) {
   const auto program = find(id);
   TORCH_CHECK(static_cast<int64_t>(inputs.size()) == program->inputs, inputs.size(), " inputs");
@@ -92,6 +129,8 @@ std::vector<at::Tensor> run(int64_t id, at::TensorList inputs) {
     if (call.op) {
       for (const int64_t a : call.arguments) stack.push_back(value(a));
       call.op->callBoxed(stack);
+    } else if (call.kernel) {
+      run_kernel(call, value);
     } else {
       c10::List<at::Tensor> items;
       for (const int64_t a : call.arguments) items.push_back(value(a).toTensor());
@@ -112,6 +151,7 @@ TORCH_LIBRARY_FRAGMENT(OP_NAMESPACE, m) {
   m.def("add_constant(int program, Any value) -> int", torch::CppFunction::makeFromBoxedFunction<&add_constant>());
   m.def("add_list(int program, int[] items, int result) -> ()", &add_list);
   m.def("add_call(int program, str name, str overload, int[] arguments, int[] results, int[] freed) -> ()", &add_call);
+  m.def("add_kernel(int program, int address, int[] arguments, int[] sizes, int[] freed) -> ()", &add_kernel);
   m.def("run(int program, Tensor[] inputs) -> Tensor[]", &run);
 }
 
