@@ -46,7 +46,7 @@ class InputBuffers:
         self.draft_ids = filled(torch.int64, -1)
         # of each batch row; rows that yield none keep old ones
         self.yielded = torch.zeros(max_rows, 2 + mtp, dtype=torch.int64, device=device)
-        self.sampled, self.accepted = self.yielded[:, :-1], self.yielded[:, -1]
+        self.sampled, self.num_sampled = self.yielded[:, :-1], self.yielded[:, -1]
         self.counts = torch.zeros(max_rows, dtype=torch.int32, device=device)
 
 
@@ -68,7 +68,7 @@ class StepViews:
     yielded: Tensor  # [N, 2 + mtp]
     sampled: Tensor  # [N, 1 + mtp]
     first: Tensor  # [N] of `sampled`
-    accepted: Tensor  # [N]
+    num_sampled: Tensor  # [N] of them, accepted drafts and one
     sampled_rows: Tensor  # [R, 1 + mtp]
     counts: Tensor  # [R]
     greedy: SamplingInputs  # of a step in which nothing is drawn
@@ -123,7 +123,7 @@ class ViewCache:
             yielded=buffers.yielded[:count],
             sampled=buffers.sampled[:count],
             first=buffers.sampled[:count, 0],
-            accepted=buffers.accepted[:count],
+            num_sampled=buffers.num_sampled[:count],
             sampled_rows=buffers.sampled[:requests],
             counts=buffers.counts[:requests],
             greedy=replace(drawn, all_greedy=True),

@@ -141,7 +141,7 @@ class RunnerV2:
             counts = rows.counts
             views.sampled.fill_(-1)
             views.first.copy_(tokens)
-            views.accepted.zero_()
+            views.num_sampled.fill_(1)
         else:
             drafts = _drafts(rows, views, self._states.draft_probs)
             tokens, counts, scores = self._head.verify(hidden, plan, table, sampling, forbidden, drafts)
@@ -247,8 +247,7 @@ def _drafts(rows: StepRows, views: StepViews, probs: Tensor | None) -> DraftRows
 
 def _keep_verified(views: StepViews, tokens: Tensor, counts: Tensor) -> None:
     views.sampled.copy_(tokens)
-    views.accepted.copy_(counts)
-    views.accepted.sub_(1)
+    views.num_sampled.copy_(counts)
 
 
 class KernelHeadOps:

@@ -84,7 +84,7 @@ class GreedyVerification:
         self.max_model_len = model.max_model_len
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
-        """int64 `[N, 2 + mtp]`: tokens of each request, −1 behind the last, and its accepted drafts."""
+        """int64 `[N, 2 + mtp]`: tokens of each request, −1 behind the last, and how many."""
         inputs, tokens, count = self._inputs, batch.num_tokens, batch.block_table.shape[0]
         starts = inputs.starts[: count + 1]
         rows = StepRows(

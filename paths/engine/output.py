@@ -57,7 +57,7 @@ class OutputCopier:
     """Brings sampled tokens to the host beside the step that follows: a stream of its own, pinned memory.
 
     `depth` buffers are used in turn, as many as steps may be in flight. mtp: drafts per step; if there are
-    any, what is copied of each row are its tokens, −1 behind the last one, and the number of drafts accepted.
+    any, what is copied of each row are its tokens, −1 behind the last one, and how many they are.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class AsyncOutput:
         tokens = self._tokens.numpy().astype(np.int32)
         accepted = None
         if tokens.ndim == 2:
-            tokens, accepted = tokens[:, :-1], tokens[:, -1]
+            tokens, accepted = tokens[:, :-1], tokens[:, -1] - 1
         # who is scored verifies no drafts: its token is the first
         logprobs = {} if self._scores is None else self._scores(tokens if accepted is None else tokens[:, 0])
         return StepResult(tokens=tokens, accepted=accepted, logprobs=logprobs)
