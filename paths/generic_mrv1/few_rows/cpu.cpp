@@ -7,7 +7,6 @@
 
 namespace few_rows_op {
 
-constexpr int64_t kFewRows = 8;
 constexpr int64_t kColumns = 64;  // of a matrix per task
 
 using at::Tensor;
@@ -35,7 +34,7 @@ Tensor linear(const Tensor& x, const Tensor& w) {
   check(x, w);
   const int64_t rows = x.size(0), inner = x.size(1), columns = w.size(0);
   TORCH_CHECK(w.size(1) == inner, "linear: x has ", inner, " columns, w ", w.size(1));
-  if (rows > kFewRows) return at::linear(x, w);
+  if (rows > ::few_rows(x.scalar_type(), inner)) return at::linear(x, w);
   Tensor y = at::empty({rows, columns}, x.options());
   dispatch(x, [&](auto type) {
     using T = decltype(type);
@@ -49,7 +48,8 @@ Tensor expand_value(const Tensor& out, const Tensor& w_uv) {
   check(out, w_uv);
   const int64_t rows = out.size(0), heads = w_uv.size(0), value = w_uv.size(1), latent = w_uv.size(2);
   TORCH_CHECK(out.size(1) == heads && out.size(2) == latent, "expand_value: out must be [T, H, C]");
-  if (rows > kFewRows) return at::bmm(out.transpose(0, 1), w_uv.transpose(1, 2)).transpose(0, 1).contiguous();
+  if (rows > ::few_rows(out.scalar_type(), latent))
+    return at::bmm(out.transpose(0, 1), w_uv.transpose(1, 2)).transpose(0, 1).contiguous();
   Tensor y = at::empty({rows, heads, value}, out.options());
   dispatch(out, [&](auto type) {
     using T = decltype(type);
@@ -63,7 +63,8 @@ Tensor absorb_query(const Tensor& q_nope, const Tensor& w_uk) {
   check(q_nope, w_uk);
   const int64_t rows = q_nope.size(0), heads = w_uk.size(0), nope = w_uk.size(1), latent = w_uk.size(2);
   TORCH_CHECK(q_nope.size(1) == heads && q_nope.size(2) == nope, "absorb_query: q_nope must be [T, H, N]");
-  if (rows > kFewRows) return at::bmm(q_nope.transpose(0, 1), w_uk).transpose(0, 1).contiguous();
+  if (rows > ::few_rows(q_nope.scalar_type(), nope))
+    return at::bmm(q_nope.transpose(0, 1), w_uk).transpose(0, 1).contiguous();
   Tensor query = at::empty({rows, heads, latent}, q_nope.options());
   dispatch(q_nope, [&](auto type) {
     using T = decltype(type);

@@ -15,9 +15,6 @@ namespace moe {
 
 using simd::bf16;
 
-// Up to this many rows of bf16 the products of gemm.h beat a library call; float32 calls cost less.
-constexpr int64_t kFewRows = 32;
-
 struct Routing {
   int64_t n_group, topk_group, top_k;
   bool norm;
@@ -128,11 +125,16 @@ void few_rows(const T* x, int64_t rows, int64_t dim, int64_t inner, const T* w13
   });
 }
 
+template <typename T>
+int64_t few_rows_of(int64_t inner) {
+  return ::few_rows(c10::CppTypeToScalarType<T>::value, inner);
+}
+
 // The same for any number of rows.
 template <typename T>
 void expert(const at::Tensor& x, const at::Tensor& w13, const at::Tensor& w2, float* y) {
   const int64_t rows = x.size(0), dim = x.size(1), inner = w2.size(1);
-  if (rows <= kFewRows) {
+  if (rows <= few_rows_of<T>(dim)) {
     few_rows(x.const_data_ptr<T>(), rows, dim, inner, w13.const_data_ptr<T>(), w2.const_data_ptr<T>(), y);
     return;
   }
@@ -173,24 +175,25 @@ at::Tensor experts(const at::Tensor& x, const int32_t* ids, const float* weights
   T* result = out.mutable_data_ptr<T>();
   // what a few rows need is cheaper without tensors of its own
   Scratch<float> products(most * dim), sums(kRounds ? rows * dim : 1);
-  Scratch<T> few(std::min(most, kFewRows) * dim);
+  const int64_t few_most = few_rows_of<T>(dim);
+  Scratch<T> few(std::min(most, few_most) * dim);
   float* to = sums;
   if constexpr (!kRounds) to = result;
   std::fill_n(to, rows * dim, 0.0f);
   at::Tensor many;
-  if (most > kFewRows) many = at::empty({most, dim}, x.options());
+  if (most > few_most) many = at::empty({most, dim}, x.options());
   const T* from = x.const_data_ptr<T>();
   float* y = products;
   for (int64_t e = 0; e < count; ++e) {
     const int64_t n = starts[e + 1] - starts[e];
     if (n == 0) continue;
     const int64_t* slots = sorted.data() + starts[e];
-    T* gathered = n > kFewRows ? many.mutable_data_ptr<T>() : static_cast<T*>(few);
+    T* gathered = n > few_most ? many.mutable_data_ptr<T>() : static_cast<T*>(few);
     at::parallel_for(0, n, grain(dim), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         std::memcpy(gathered + i * dim, from + slots[i] / top_k * x.stride(0), dim * sizeof(T));
     });
-    if (n <= kFewRows)
+    if (n <= few_most)
       few_rows<T>(gathered, n, dim, inner, w13.const_data_ptr<T>() + e * 2 * inner * dim,
                   w2.const_data_ptr<T>() + e * dim * inner, y);
     else
