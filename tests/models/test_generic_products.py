@@ -9,7 +9,7 @@ from paths.generic_mrv1.products import Products, products_of
 from paths.kernels.registry import Kernels
 from tests.model_driver import CPU
 
-ROWS = [0, 1, 3, 8, 9, 63]  # up to 8 are multiplied here
+ROWS = [0, 1, 3, 16, 17, 63, 64, 65]  # up to 16, or 64 in bfloat16, are multiplied here
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 
 
