@@ -37,7 +37,7 @@ class HostStaging:
         self._accelerator = device.type != "cpu"
         self._counts = counts
         self._pinned: dict[str, Tensor] = {}
-        # of a tensor on a CPU, by its id and the number of rows; kept with it, or its id became another's
+        # of a tensor, by its id and the number of rows; kept with it, or its id became another's
         self._first_rows: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._copied: torch.cuda.Event | None = None
 
@@ -50,13 +50,13 @@ class HostStaging:
     def send(self, name: str, values: np.ndarray, out: Tensor) -> Tensor:
         """Copy values `[n, ...]` into the first n rows of `out`, which are returned."""
         self.put(name, values, out)
-        return out[: len(values)]
+        return self.rows(out, len(values))
 
     def put(self, name: str, values: np.ndarray, out: Tensor) -> None:
         """As `send`, for who reads `out` by itself."""
         self._counts.host_device_copies += 1
         if not self._accelerator:
-            self._rows(out, len(values)).copy_(torch.from_numpy(values))
+            self.rows(out, len(values)).copy_(torch.from_numpy(values))
             return
         pinned = self._pinned.get(name)
         if pinned is None:
@@ -64,14 +64,15 @@ class HostStaging:
         pinned.numpy()[: len(values)] = values
         out[: len(values)].copy_(pinned[: len(values)], non_blocking=True)
 
-    def _rows(self, out: Tensor, count: int) -> Tensor:
+    def rows(self, out: Tensor, count: int) -> Tensor:
         """The first rows of `out`, made once: a view costs as much as the copy."""
         key = (id(out), count)
-        if key not in self._first_rows:
+        found = self._first_rows.get(key)
+        if found is None:
             if len(self._first_rows) == _MOST_LAYOUTS:
                 self._first_rows.clear()
-            self._first_rows[key] = (out, out[:count])
-        return self._first_rows[key][1]
+            found = self._first_rows[key] = (out, out[:count])
+        return found[1]
 
     def send_once(self, values: np.ndarray) -> Tensor:
         """values on the device, from memory that is not pinned: the device is waited for. For rare things."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -41,32 +43,42 @@ class DrafterV1:
         self._sampling = sampling
         self._staging = staging
         self._inputs = drafts.inputs
-        self._mtp = batch.draft_ids.shape[1]
+        self._mtp = batch.draft_ids.shape[1] - 1
         slots = len(batch.row_of_slot)
         device = self._inputs.device
         self._draft_ids = torch.zeros(slots * (1 + self._mtp), dtype=torch.int64, device=device)
         self._starts = torch.zeros(slots + 1, dtype=torch.int32, device=device)
+        self._sent_counts = b""  # logits rows of each request that `_starts` belong to
         self._slots = torch.zeros(slots, dtype=torch.int64, device=device)
         self._probs: Tensor | None = None  # [S, mtp, V] by slot: 0 bytes while every request is greedy
 
-    def rows_to_verify(self, plan: StepPlan, starts: IntArray, *, all_greedy: bool) -> DraftRows:
-        """The drafts that this step judges; starts `[N + 1]`: first logits row of each request."""
-        count = plan.num_samples
-        rows = self._batch.row_of_slot[plan.slots[:count]]
-        ids = np.full(starts[-1], -1, dtype=np.int32)
-        num_drafts = plan.num_logits - 1
-        req = np.repeat(np.arange(count), num_drafts)
-        number = np.arange(len(req)) - np.repeat(np.cumsum(num_drafts) - num_drafts, num_drafts)
-        ids[starts[req] + number] = self._batch.draft_ids[rows[req], number]
-        send = self._staging.send
+    def rows_to_verify(self, plan: StepPlan, rows: IntArray, *, all_greedy: bool) -> DraftRows:
+        """The drafts that this step judges; rows `[N]` of the batch."""
+        count, num_logits, send = plan.num_samples, plan.num_logits, self._staging.send
+        counts = num_logits.tobytes()
+        if counts != self._sent_counts:
+            starts = np.zeros(count + 1, dtype=np.int32)
+            np.cumsum(num_logits, out=starts[1:])
+            self._staging.put("draft_starts", starts, self._starts)
+            self._sent_counts = counts
         probs = None
         if self._probs is not None and not all_greedy:
             probs = self._probs[send("draft_slots", plan.slots[:count], self._slots)]
         return DraftRows(
-            ids=send("draft_ids", ids, self._draft_ids),
-            starts=send("draft_starts", starts, self._starts),
+            ids=send("draft_ids", self._judged(rows, num_logits), self._draft_ids),
+            starts=self._staging.rows(self._starts, count + 1),
             probs=probs,
         )
+
+    def _judged(self, rows: IntArray, num_logits: IntArray) -> IntArray:
+        """Drafts of the rows `[N]` and −1 behind each row's last, for all its logits: `[L]`."""
+        all_ids = self._batch.draft_ids
+        drafts: IntArray = all_ids[rows[0] : rows[0] + 1] if len(rows) == 1 else all_ids[rows]
+        if sum(num_logits.tolist()) == drafts.size:
+            return drafts.reshape(-1)
+        number = np.arange(1 + self._mtp)
+        judged: IntArray = np.where(number < num_logits[:, None] - 1, drafts, -1)
+        return judged[number < num_logits[:, None]]
 
     @torch.inference_mode()
     def propose(self, plan: StepPlan, hidden: Tensor, *, rejected: IntArray, limits: IntArray) -> None:
@@ -76,6 +88,11 @@ class DrafterV1:
         draft 0 has the shape of the step. limits `[N]`: tokens that each request may come to.
         """
         count = plan.num_samples
+        if count == len(plan.slots) == 1:
+            row = int(self._batch.row_of_slot[plan.slots[0]])
+            if self._batch.temperature[row] == 0:
+                self._propose_one(plan, row, hidden, rejected=int(rejected[0]), limit=int(limits[0]))
+                return
         self._prepare_first(plan, rejected)
         self._inputs.hidden[: len(hidden)].copy_(hidden)
         states, _ = self._drafts.run(0, plan.shape)
@@ -92,7 +109,55 @@ class DrafterV1:
             self._inputs.hidden[:count].copy_(states)
             states, _ = self._drafts.run(step, shape)
             tokens.append(self._draft(step, states, slots, rows, position + step))
-        self._batch.draft_ids[rows] = self._staging.read(torch.stack(tokens, dim=1))
+        self._batch.draft_ids[rows, :-1] = self._staging.read(torch.stack(tokens, dim=1))
+
+    def _propose_one(self, plan: StepPlan, row: int, hidden: Tensor, *, rejected: int, limit: int) -> None:
+        """As `propose`, of a single greedy request: slices of what is there, and only what has changed."""
+        inputs, first_rows = self._inputs, self._staging.rows
+        end = int(plan.start[0]) + plan.total_tokens - rejected
+        self._prepare_first_of_one(plan, row, rejected, end)
+        first_rows(inputs.hidden, len(hidden)).copy_(hidden)
+        states, _ = self._drafts.run(0, plan.shape)
+        next_id, next_hidden = first_rows(inputs.input_ids, 1), first_rows(inputs.hidden, 1)
+        tokens = [self._model.draft_logits(states).argmax(dim=-1)]
+        for step in range(1, self._mtp):
+            shape = self._prepare_later_of_one(step, row, end - 1 + step, limit)
+            next_id.copy_(tokens[-1])
+            next_hidden.copy_(states)
+            states, _ = self._drafts.run(step, shape)
+            tokens.append(self._model.draft_logits(states, step=step).argmax(dim=-1))
+        self._batch.draft_ids[row, :-1] = self._staging.read(torch.cat(tokens))
+
+    def _prepare_first_of_one(self, plan: StepPlan, row: int, rejected: int, end: int) -> None:
+        """end: position behind the last live row. Where nothing was rejected, most inputs are the step's."""
+        batch, inputs, count = self._batch, self._inputs, plan.total_tokens
+        start, live = end - (count - rejected), count - rejected
+        numbers = batch.numbers
+        ids: npt.NDArray[Any] = batch.token_ids[row, start + 1 : end + 1]
+        if rejected:
+            ids, slots, lengths = (np.full(count, value, dtype=np.int64) for value in (0, -1, 0))
+            ids[:live] = batch.token_ids[row, start + 1 : end + 1]
+            slots[:live] = batch.slots(row, start, end)
+            lengths[:live] = numbers[start + 1 : end + 1]
+            self._send("slot_mapping", 0, slots, inputs.slot_mapping)
+            self._send("lengths", 0, lengths, inputs.lengths)
+        self._send("input_ids", 0, ids, inputs.input_ids)
+        self._send("last_rows", 0, numbers[live - 1 : live], inputs.last_rows)
+        self._send("last_positions", 0, numbers[end - 1 : end], inputs.last_positions)
+        self._send("last_lengths", 0, numbers[end : end + 1], inputs.last_lengths)
+
+    def _prepare_later_of_one(self, step: int, row: int, position: int, limit: int) -> BatchShape:
+        """Its row is the first of the batch, as in the step."""
+        live, numbers, inputs = position < limit, self._batch.numbers, self._inputs
+        if live:
+            slots = self._batch.slots(row, position, position + 1)
+        else:
+            position, slots = 0, np.full(1, -1)
+        length = position + 1 if live else 0
+        self._send("positions", step, numbers[position : position + 1], inputs.positions)
+        self._send("slot_mapping", step, slots, inputs.slot_mapping)
+        self._send("lengths", step, numbers[length : length + 1], inputs.lengths)
+        return BatchShape(num_tokens=1, num_reqs=1, query_len=1, max_length=length)
 
     def _prepare_first(self, plan: StepPlan, rejected: IntArray) -> None:
         """Ids shifted by one against the step's, and the last live row of each request that drafts."""

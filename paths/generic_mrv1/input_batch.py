@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from paths.engine.batch import PAGE_SIZE
 from paths.engine.requests import RequestTable
 
 IntArray = npt.NDArray[np.int32]
@@ -20,12 +21,13 @@ class InputBatch:
         self.size = 0
         self.version = 0  # changes whenever a row's request does
         self.token_ids = np.zeros((rows, length), dtype=np.int32)
-        self.draft_ids = np.zeros((rows, mtp), dtype=np.int32)
+        self.draft_ids = np.full((rows, mtp + 1), -1, dtype=np.int32)  # and one that is none
         self.block_table = np.zeros_like(table.block_table)
         self.temperature = np.zeros(rows, dtype=np.float32)
         self.top_k = np.zeros(rows, dtype=np.int32)
         self.top_p = np.ones(rows, dtype=np.float32)
         self.seeds = np.zeros(rows, dtype=np.int64)
+        self.numbers = np.arange(length + PAGE_SIZE)  # positions, to be sliced
         self.row_of_slot = np.full(rows, -1, dtype=np.int32)
         self._slot_of_row = np.full(rows, -1, dtype=np.int32)
         self._columns = (
@@ -70,7 +72,25 @@ class InputBatch:
         self._slot_of_row[row] = slot
 
     def update_blocks(self, slots: IntArray, table: RequestTable) -> None:
-        self.block_table[self.row_of_slot[slots]] = table.block_table[slots]
+        if len(slots):
+            self.block_table[self.row_of_slot[slots]] = table.block_table[slots]
 
     def append_tokens(self, slots: IntArray, *, positions: IntArray, tokens: IntArray) -> None:
         self.token_ids[self.row_of_slot[slots], positions] = tokens
+
+    def append_runs(
+        self, slots: IntArray, *, positions: IntArray, counts: IntArray, tokens: IntArray
+    ) -> None:
+        """The first counts `[N]` of tokens `[N, K]`, from positions `[N]` on."""
+        for row, at, count, run in zip(
+            self.row_of_slot[slots].tolist(), positions.tolist(), counts.tolist(), tokens, strict=True
+        ):
+            self.token_ids[row, at : at + count] = run[:count]
+
+    def slots(self, row: int, start: int, end: int) -> npt.NDArray[np.int64]:
+        """Cache slots of a row's positions start ≤ p < end."""
+        positions, page = self.numbers[start:end], start // PAGE_SIZE
+        if start < end <= (page + 1) * PAGE_SIZE:
+            return positions + (int(self.block_table[row, page]) - page) * PAGE_SIZE
+        blocks = self.block_table[row, positions // PAGE_SIZE].astype(np.int64)
+        return blocks * PAGE_SIZE + positions % PAGE_SIZE

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from paths.engine.batch import PAGE_SIZE
 from paths.engine.host_memory import HostStaging, TransferCounts
 from paths.engine.logprobs import ScoreReader
 from paths.engine.output import ReadyOutput, StepResult
@@ -25,6 +24,7 @@ from paths.engine.static_inputs import StaticInputs
 from paths.generic_mrv1.drafter import DrafterV1
 from paths.generic_mrv1.input_batch import InputBatch
 from paths.generic_mrv1.sampling_buffers import SamplingBuffers
+from paths.generic_mrv1.step_inputs import StepInputs
 from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
@@ -53,13 +53,13 @@ class RunnerV1:
         drafts: GraphedDrafts | None = None,
     ) -> None:
         self._forward = forward
-        self._inputs = inputs
         self.speculation = speculation = speculation or Speculation()
         self._mtp = speculation.mtp
         verifier = Verifier(speculation, kernels)
         self.transfers = TransferCounts()
         self._staging = HostStaging(device, self.transfers)
         self._batch = InputBatch(table, mtp=self._mtp)
+        self._step_inputs = StepInputs(inputs, self._batch, self._staging)
         self._sampling = SamplingBuffers(
             table, self._staging, device, mtp=self._mtp, needs_seeds=verifier.needs_seeds
         )
@@ -90,7 +90,7 @@ class RunnerV1:
             batch.add(slot, table)
         batch.update_blocks(plan.grown, table)
         self._staging.begin()
-        self._prepare_inputs(plan)
+        self._step_inputs.prepare(plan)
         hidden, _ = self._forward.run(plan.shape)
         if self._drafter is None:
             return self._sample(hidden, plan, table)
@@ -123,14 +123,11 @@ class RunnerV1:
             accepted = np.zeros(count, dtype=np.int32)
         else:
             values, accepted, scores = self._verified(hidden, plan, table, drafter)
-        logprobs = scores.resolve(values[:, 0])
+        logprobs = scores.resolve(values[:, 0]) if scores else {}
         drafted = plan.num_logits - 1
-        row, column = np.nonzero(values >= 0)
         known = (plan.start + plan.num_tokens)[:count] - drafted
-        self._batch.append_tokens(
-            plan.slots[row], positions=known[row] + column.astype(np.int32), tokens=values[row, column]
-        )
-        if not table.needs_host[plan.slots].all():
+        self._batch.append_runs(plan.slots[:count], positions=known, counts=accepted + 1, tokens=values)
+        if not all(table.needs_host[plan.slots].tolist()):  # of few, faster than the array's own
             propose = partial(
                 drafter.propose,
                 plan,
@@ -146,53 +143,14 @@ class RunnerV1:
         self, hidden: Tensor, plan: StepPlan, table: RequestTable, drafter: DrafterV1
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], PendingScores]:
         """Tokens `[N, 1 + mtp]` and accepted drafts `[N]`, read."""
-        batch, count, num_logits = self._batch, plan.num_samples, plan.num_logits
-        starts = np.zeros(count + 1, dtype=np.int32)
-        np.cumsum(num_logits, out=starts[1:])
-        rows = batch.row_of_slot[plan.slots[:count]]
-        first = (
-            (plan.start + plan.num_tokens)[:count] - num_logits + 1
-        )  # position behind the first logits row
-        positions = np.repeat(first - starts[:-1], num_logits) + np.arange(starts[-1], dtype=np.int32)
-        sampling = self._sampling.inputs_of_drafts(batch, rows, positions=positions, num_logits=num_logits)
-        drafts = drafter.rows_to_verify(plan, starts, all_greedy=sampling.all_greedy)
+        batch = self._batch
+        rows = batch.row_of_slot[plan.slots[: plan.num_samples]]
+        sampling = self._sampling.inputs_of_drafts(batch, rows, plan)
+        drafts = drafter.rows_to_verify(plan, rows, all_greedy=sampling.all_greedy)
         forbidden = self._head.forbidden(plan, table)
         tokens, counts, scores = self._head.verify(hidden, plan, table, sampling, forbidden, drafts)
         values, yielded = self._staging.read_both(tokens, counts)
         return values.astype(np.int32), yielded.astype(np.int32) - 1, scores
-
-    def _prepare_inputs(self, plan: StepPlan) -> None:
-        """Everything that the forward pass reads, built on the host and copied into the static inputs."""
-        rows = self._batch.row_of_slot[plan.slots]
-        block_table = self._batch.block_table[rows]
-        req = np.repeat(np.arange(len(rows), dtype=np.int32), plan.num_tokens)
-        first = np.cumsum(plan.num_tokens) - plan.num_tokens
-        positions = (plan.start - first)[req] + np.arange(plan.total_tokens)
-        slots = block_table[req, positions // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + positions % PAGE_SIZE
-        inputs, put = self._inputs, self._staging.put
-        put("input_ids", self._input_ids(plan, rows, req, positions), inputs.input_ids)
-        put("positions", positions, inputs.positions)
-        put("slot_mapping", slots, inputs.slot_mapping)
-        put("req_rows", req, inputs.req_rows)
-        put("lengths", positions + 1, inputs.lengths)
-        put("seq_lens", plan.start + plan.num_tokens, inputs.seq_lens)
-        put("block_table", block_table, inputs.block_table)
-
-    def _input_ids(
-        self,
-        plan: StepPlan,
-        rows: npt.NDArray[np.int32],
-        req: npt.NDArray[np.int32],
-        positions: npt.NDArray[np.int64],
-    ) -> npt.NDArray[np.int32]:
-        """Known tokens, and drafts where they end."""
-        ids = self._batch.token_ids[rows[req], positions]
-        if plan.num_drafts is not None:
-            known = plan.start + plan.num_tokens - plan.num_drafts
-            number = positions - known[req]
-            drafts = np.flatnonzero((number >= 0) & (plan.num_drafts[req] > 0))
-            ids[drafts] = self._batch.draft_ids[rows[req[drafts]], number[drafts]]
-        return ids
 
 
 class TorchHeadOps:

@@ -9,6 +9,7 @@ import torch
 from paths.engine.host_memory import HostStaging
 from paths.engine.requests import RequestTable
 from paths.engine.sampler import SamplingInputs
+from paths.engine.scheduler import StepPlan
 from paths.generic_mrv1.input_batch import InputBatch
 
 IntArray = npt.NDArray[np.int32]
@@ -48,26 +49,28 @@ class SamplingBuffers:
     ) -> SamplingInputs:
         """rows `[N]` of the batch; positions `[N]` of the tokens, or draft tokens, that they will get."""
         count = len(rows)
-        if not batch.temperature[rows].any():
+        if not any(batch.temperature[rows].tolist()):
             return self._greedy(count, count, grouped=False)
         self._send(batch, rows)
         name = "positions_of_samples" if draft is None else f"positions of draft {draft}"
         self._staging.put(name, positions, self._positions)
         return self._views(count, count, all_greedy=False, grouped=False)
 
-    def inputs_of_drafts(
-        self, batch: InputBatch, rows: IntArray, *, positions: IntArray, num_logits: IntArray
-    ) -> SamplingInputs:
-        """As `inputs`, for num_logits `[N]` logits rows of each request; positions `[L]`."""
-        count, total = len(rows), len(positions)
+    def inputs_of_drafts(self, batch: InputBatch, rows: IntArray, plan: StepPlan) -> SamplingInputs:
+        """As `inputs`, for as many logits rows of each request as a plan with drafts wants."""
+        num_logits = plan.num_logits
+        count, total = len(rows), sum(num_logits.tolist())
         sizes = num_logits.tobytes()
         if sizes != self._sent_entries:
             entries = np.repeat(np.arange(count, dtype=np.int32), num_logits)
             self._staging.put("entries_of_samples", entries, self._entries)
             self._sent_entries = sizes
-        all_greedy = not batch.temperature[rows].any()
+        all_greedy = not any(batch.temperature[rows].tolist())
         if not all_greedy or self._needs_seeds:
             self._send(batch, rows)
+            first = (plan.start + plan.num_tokens)[:count] - num_logits + 1  # behind the first logits row
+            starts = np.cumsum(num_logits, dtype=np.int32) - num_logits
+            positions = np.repeat(first - starts, num_logits) + np.arange(total, dtype=np.int32)
             self._staging.put("positions_of_samples", positions, self._positions)
         if all_greedy:
             return self._greedy(count, total, grouped=True)
