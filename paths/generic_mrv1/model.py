@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -195,7 +196,7 @@ class GenericModel:
         return add_rms_norm(update, residual, self._norm, eps)[0]
 
     def _project(self, hidden: Tensor, head: Tensor) -> Tensor:
-        with torch.inference_mode():
+        with nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode():
             if writes_float32(hidden):
                 return torch.mm(hidden, head.t(), out_dtype=torch.float32)
             return self._products.linear(hidden, head).float()

@@ -153,7 +153,7 @@ class _PieceCompiler(fx.Interpreter):
 
 
 class CompiledPiece:
-    """Inductor's code: in a FULL graph its calls where these are known, else one instruction of a segment.
+    """Inductor's code: a captured segment holds its calls where these are known, else it is one instruction.
 
     code: what it consists of, None where that is not known. count: of runs, given how many there were.
     """
@@ -167,7 +167,7 @@ class CompiledPiece:
         capture = running_capture()
         if capture is None:
             return self._run(*args)
-        if self._code is not None and capture.inline:
+        if self._code is not None:
             return capture.recording.generated(self._code, self._run, args, count=self._count)
         return capture.call(self._run, args, {})
 

@@ -1,4 +1,4 @@
-"""Compiled pieces in a FULL graph: calls are recorded, memory is shared, runs are counted."""
+"""Compiled pieces in a graph: calls are recorded, memory is shared, runs are counted."""
 
 from __future__ import annotations
 
