@@ -17,7 +17,7 @@ def test_copies_and_waits_of_whole_steps_are_seen_and_are_those_of_traffic(runne
     engine = make_engine("dsa", runner)
     effective = engine.effective()
     assert effective.waits_per_step == waits
-    assert effective.copies_per_step == (8.0 if runner == "V1" else 2.0)
+    assert effective.copies_per_step == (7.0 if runner == "V1" else 2.0)
     prompts = dict(enumerate(make_prompts(6, seed=1)))
     audit = TransferAudit(engine._runner._forward._inputs.device)
     steps = 0
