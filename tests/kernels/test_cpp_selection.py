@@ -96,6 +96,12 @@ def test_production_widths(cpp):
     check(cpp, [(0, 190), (1, 130)], k=64, heads=64, dim=128, index_dtype="fp8")
 
 
+@pytest.mark.parametrize("heads", [3, 20])
+@pytest.mark.parametrize("dim", [2, 38, 96])
+def test_widths_beside_whole_vectors(cpp, dim, heads):
+    check(cpp, [(0, 111), (1, 63), (2, 30)], k=16, heads=heads, dim=dim, index_dtype="bf16")
+
+
 def scored(cpp, keys, weights, *, k):
     """One row whose single head sees `keys` through a query of one."""
     batch = paged_batch([(0, len(keys))], requests=1, k=k, max_len=len(keys))

@@ -80,26 +80,61 @@ void spread_heads(const Q* q, const float* w, int64_t heads, int64_t dim, int64_
 }
 
 #ifdef __AVX512BF16__
+// Sixteen rows of sixteen 32-bit values become sixteen columns.
+inline void transpose(__m512i* r) {
+  __m512i a[16], b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // b[i + 4 j]: rows 4 j .. 4 j + 3 of columns i, i + 4, i + 8, i + 12
+    const __m512i left = _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88), right = _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd);
+    const __m512i left2 = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0x88),
+                  right2 = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0xdd);
+    r[i] = _mm512_shuffle_i32x4(left, left2, 0x88);
+    r[i + 4] = _mm512_shuffle_i32x4(right, right2, 0x88);
+    r[i + 8] = _mm512_shuffle_i32x4(left, left2, 0xdd);
+    r[i + 12] = _mm512_shuffle_i32x4(right, right2, 0xdd);
+  }
+}
+
 // The same for bfloat16: two values of a dimension per lane, `queries` [groups][dI / 2][W] pairs.
 template <typename Q>
 void spread_pairs(const Q* q, const float* w, int64_t heads, int64_t dim, int64_t groups, bf16* queries,
                   float* weights) {
-  std::fill(queries, queries + groups * dim * W, bf16(0.0f));
   std::fill(weights, weights + groups * W, 0.0f);
-  Scratch<float> wide(dim);
-  Scratch<bf16> row(dim);
-  for (int64_t h = 0; h < heads; ++h) {
-    const bf16* from = row;
-    if constexpr (std::is_same_v<Q, bf16>) {
-      from = q + h * dim;
-    } else {
-      simd::convert(q + h * dim, static_cast<float*>(wide), dim);
-      simd::narrow(wide, static_cast<bf16*>(row), dim);
-    }
-    bf16* to = queries + (h / W) * dim * W + 2 * (h % W);
-    for (int64_t d = 0; d < dim; d += 2) std::memcpy(to + d * W, from + d, 2 * sizeof(bf16));
-    weights[h] = w[h];
+  std::copy(w, w + heads, weights);
+  const bf16* from = nullptr;
+  constexpr bool kNarrows = !std::is_same_v<Q, bf16>;
+  Scratch<float> wide(kNarrows ? heads * dim : 1);
+  Scratch<bf16> narrow(kNarrows ? heads * dim : 1);
+  if constexpr (kNarrows) {
+    simd::convert(q, static_cast<float*>(wide), heads * dim);
+    simd::narrow(wide, static_cast<bf16*>(narrow), heads * dim);
+    from = narrow;
+  } else {
+    from = q;
   }
+  for (int64_t g = 0; g < groups; ++g)
+    for (int64_t d = 0; d < dim; d += 2 * W) {
+      const int64_t pairs = std::min<int64_t>(W, (dim - d) / 2);
+      const __mmask16 live = static_cast<__mmask16>(0xffff >> (W - pairs));
+      __m512i r[W];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < W; ++i)
+        r[i] = g * W + i < heads ? _mm512_maskz_loadu_epi32(live, from + (g * W + i) * dim + d) : _mm512_setzero_si512();
+      transpose(r);
+      for (int64_t i = 0; i < pairs; ++i) _mm512_storeu_si512(queries + (g * dim + d + 2 * i) * W, r[i]);
+    }
 }
 
 // Scores of R rows and kKeysAtOnce keys, row i's into scores + i × stride.
