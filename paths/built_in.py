@@ -69,7 +69,6 @@ V2_OPS = (
     "apply_writes",
 )
 V2_DRAFT_OPS = ("rejection", "shift_tokens", "advance_drafts")
-V1_TORCH_OPS = ("sample", "rejection")
 V1_SAMPLING = KernelChoice(impl="torch", why="runner V1 samples with torch and keeps its books on the host")
 
 _MODELS = {
@@ -197,7 +196,7 @@ class BuiltInPath:
             path=config.path,
             make_model=generic if options.model == "generic" else DsaModel,
             make_runner=runners[options.runner],
-            overrides=dict.fromkeys(V1_TORCH_OPS, V1_SAMPLING.impl) if options.runner == "V1" else {},
+            overrides={"sample": V1_SAMPLING.impl} if options.runner == "V1" else {},
             graphs=options.graph_config(device=config.device, debug=bool(config.debug.get("checks"))),
             defer_output=options.defer_output,
         )
@@ -215,5 +214,5 @@ def _kernels(
     called += [op for operation in composed for op in COMPOSED_OF.get(operation, ())]
     runner = {op: shared[op] for op in (*V2_OPS, *(V2_DRAFT_OPS if mtp else ()))}
     if options.runner == "V1":
-        runner = dict.fromkeys(V1_TORCH_OPS if mtp else V1_TORCH_OPS[:1], V1_SAMPLING)
+        runner = {"sample": V1_SAMPLING} | ({"rejection": shared["rejection"]} if mtp else {})
     return fused | {op: shared[op] for op in called} | runner

@@ -162,7 +162,7 @@ class SamplingHead:
         scores = PendingScores(reader=self._reader)
         logits = self._logits(hidden, plan, table, forbidden, scores)
         tokens, counts = self._ops.verify(logits, inputs, drafts)
-        self._force(tokens[:, 0], plan, table)  # of requests without drafts
+        self._force(tokens, plan, table)  # of requests without drafts
         return tokens, counts, scores
 
     def _logits(
@@ -209,9 +209,10 @@ class SamplingHead:
                 scores.outputs[row] = (state, logits[ends[row] - 1 : ends[row]].clone())
 
     def _force(self, tokens: Tensor, plan: StepPlan, table: RequestTable) -> None:
+        """tokens `[N]`, or `[N, 1 + mtp]` of which the first are meant."""
         rows, values = _forced(plan, table)
         if rows:
-            self._ops.force(tokens, rows, values)
+            self._ops.force(tokens if tokens.dim() == 1 else tokens[:, 0], rows, values)
 
     def nan_rows(self) -> int:
         """Sampled rows so far whose logits held a NaN: their tokens mean nothing.

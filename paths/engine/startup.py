@@ -10,6 +10,7 @@ import torch
 
 from paths.api import EngineConfig, StartupReport, UserError
 from paths.engine.batch import LayerCache, padding_batch
+from paths.engine.heap import use_huge_pages
 from paths.engine.runner import Model
 from paths.engine.warm_up import WarmUp
 from paths.graphs.drafts import GraphedDrafts
@@ -58,6 +59,8 @@ class Startup:
         captured = [part.capture() for part in (self._forward, self._drafts) if part is not None]
         capture_s = time.perf_counter() - compiled
         self._warm_up.run(engine)
+        if self._config.device == "cpu":
+            use_huge_pages()
         self._compiles_at_warm_up = self._model.compile_count()
         caches = [t for cache in self._caches for t in (cache.kv, cache.index) if t is not None]
         return StartupReport(
