@@ -38,10 +38,10 @@ def use_huge_pages() -> bool:
     if not MAPS.exists() or not hasattr(libc, "madvise"):
         return False
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    heap = next((line for line in MAPS.read_text().splitlines() if line.endswith("[heap]")), None)
-    if heap is None:
+    parts = [line.split()[0] for line in MAPS.read_text().splitlines() if line.endswith("[heap]")]
+    if not parts:
         return False
-    first, end = (int(address, 16) for address in heap.split()[0].split("-"))
+    first, end = int(parts[0].split("-")[0], 16), int(parts[-1].split("-")[1], 16)
     first, end = -(-first // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
     advised = first < end and libc.madvise(first, end - first, MADV_HUGEPAGE) == 0
     return bool(advised and libc.madvise(first, end - first, MADV_COLLAPSE) == 0)

@@ -12,6 +12,7 @@
 
 #include "scratch.h"
 #include "simd.h"
+#include "transpose.h"
 
 namespace attend_bf16 {
 
@@ -50,31 +51,6 @@ struct Memory {
       : queries(s.groups() * kGroup * s.width), sums(s.groups() * kGroup * s.latent), running(s.groups()) {}
 };
 
-// Eight rows of eight 64-bit values become eight columns.
-inline void transpose(__m512i* r) {
-  __m512i pairs[8], quads[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    pairs[i] = _mm512_unpacklo_epi64(r[2 * i], r[2 * i + 1]);
-    pairs[i + 4] = _mm512_unpackhi_epi64(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 8; i += 4) {
-    quads[i] = _mm512_shuffle_i64x2(pairs[i], pairs[i + 1], 0x44);
-    quads[i + 1] = _mm512_shuffle_i64x2(pairs[i + 2], pairs[i + 3], 0x44);
-    quads[i + 2] = _mm512_shuffle_i64x2(pairs[i], pairs[i + 1], 0xee);
-    quads[i + 3] = _mm512_shuffle_i64x2(pairs[i + 2], pairs[i + 3], 0xee);
-  }
-#pragma GCC unroll 2
-  for (int odd = 0; odd < 2; ++odd) {
-    const __m512i* q = quads + 4 * odd;
-    r[odd] = _mm512_shuffle_i64x2(q[0], q[1], 0x88);
-    r[odd + 2] = _mm512_shuffle_i64x2(q[0], q[1], 0xdd);
-    r[odd + 4] = _mm512_shuffle_i64x2(q[2], q[3], 0x88);
-    r[odd + 6] = _mm512_shuffle_i64x2(q[2], q[3], 0xdd);
-  }
-}
-
 // Queries of up to eight heads side by side, four values of each; heads that are missing are zero.
 inline void pack(const bf16* q, int64_t stride, int64_t heads, int64_t width, bf16* packed) {
   for (int64_t at = 0; at < width; at += 32) {
@@ -84,7 +60,7 @@ inline void pack(const bf16* q, int64_t stride, int64_t heads, int64_t width, bf
 #pragma GCC unroll 8
     for (int h = 0; h < kGroup; ++h)
       r[h] = h < heads ? _mm512_maskz_loadu_epi64(live, q + h * stride + at) : _mm512_setzero_si512();
-    transpose(r);
+    simd::transpose_8(r);
     for (int64_t s = 0; s < steps; ++s) _mm512_storeu_si512(packed + at * kGroup + s * 32, r[s]);
   }
 }

@@ -8,6 +8,7 @@
 #include "cache.h"
 #include "op.h"
 #include "scratch.h"
+#include "transpose.h"
 
 namespace index_topk_op {
 
@@ -80,33 +81,6 @@ void spread_heads(const Q* q, const float* w, int64_t heads, int64_t dim, int64_
 }
 
 #ifdef __AVX512BF16__
-// Sixteen rows of sixteen 32-bit values become sixteen columns.
-inline void transpose(__m512i* r) {
-  __m512i a[16], b[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
-    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
-    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
-    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {  // b[i + 4 j]: rows 4 j .. 4 j + 3 of columns i, i + 4, i + 8, i + 12
-    const __m512i left = _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88), right = _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd);
-    const __m512i left2 = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0x88),
-                  right2 = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0xdd);
-    r[i] = _mm512_shuffle_i32x4(left, left2, 0x88);
-    r[i + 4] = _mm512_shuffle_i32x4(right, right2, 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(left, left2, 0xdd);
-    r[i + 12] = _mm512_shuffle_i32x4(right, right2, 0xdd);
-  }
-}
-
 // The same for bfloat16: two values of a dimension per lane, `queries` [groups][dI / 2][W] pairs.
 template <typename Q>
 void spread_pairs(const Q* q, const float* w, int64_t heads, int64_t dim, int64_t groups, bf16* queries,
@@ -132,7 +106,7 @@ void spread_pairs(const Q* q, const float* w, int64_t heads, int64_t dim, int64_
 #pragma GCC unroll 16
       for (int64_t i = 0; i < W; ++i)
         r[i] = g * W + i < heads ? _mm512_maskz_loadu_epi32(live, from + (g * W + i) * dim + d) : _mm512_setzero_si512();
-      transpose(r);
+      simd::transpose_16(r);
       for (int64_t i = 0; i < pairs; ++i) _mm512_storeu_si512(queries + (g * dim + d + 2 * i) * W, r[i]);
     }
 }
