@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, Protocol
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._inductor.output_code import CompiledFxGraph
+from torch._inductor import output_code
 
 # what such code calls beside its kernels: operators, which a recording sees, checks, and these two functions
 OPERATORS = frozenset({"torch", "aten", "extern_kernels", "inductor_ops"})
@@ -100,23 +99,32 @@ class Scratch:
 
 @contextmanager
 def catch_generated() -> Iterator[list[GeneratedCode | None]]:
-    """What a compilation inside generates, cached or not; None where it calls what cannot be recorded."""
-    caught: list[GeneratedCode | None] = []
-    finish = CompiledFxGraph.post_compile
+    """What a compilation inside generates, cached or not; None where it calls what cannot be recorded.
 
-    def post_compile(graph: CompiledFxGraph, *args: Any, **kwargs: Any) -> None:
+    Nothing is caught where torch hands its generated code over in another way than this version does.
+    """
+    caught: list[GeneratedCode | None] = []
+    graphs: Any = getattr(output_code, "CompiledFxGraph", None)
+    finish = getattr(graphs, "post_compile", None)
+    if finish is None:
+        yield caught
+        return
+
+    def post_compile(graph: Any, *args: Any, **kwargs: Any) -> None:
         finish(graph, *args, **kwargs)
         caught.append(_code_of(graph))
 
-    with patch.object(CompiledFxGraph, "post_compile", post_compile):
+    graphs.post_compile = post_compile
+    try:
         yield caught
+    finally:
+        graphs.post_compile = finish
 
 
-def _code_of(graph: CompiledFxGraph) -> GeneratedCode | None:
-    runner = graph.compiled_fn_runner
-    if runner is None:
+def _code_of(graph: Any) -> GeneratedCode | None:
+    call = getattr(type(getattr(graph, "compiled_fn_runner", None)), "call", None)
+    if call is None:
         return None
-    call = type(runner).call
     names = call.__globals__
     called = {name for name in call.__code__.co_names if callable(names.get(name)) or name in OPERATORS}
     kernels = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -79,6 +81,20 @@ def test_code_that_calls_something_unknown_stays_whole(monkeypatch):
     x, out = torch.randn(7, 6), torch.zeros(7, 6)
     run(record(model, x, out, native=None).finish())
     torch.testing.assert_close(out, model.run(x), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("torch_has", [{}, {"CompiledFxGraph": object}])
+def test_another_torch_compiles_all_the_same(monkeypatch, torch_has):
+    """Its code may be handed over in another way; pieces stay one instruction each then."""
+    monkeypatch.setattr(generated, "output_code", SimpleNamespace(**torch_has))
+    model, x, out = Waves(), torch.randn(4, 6), torch.zeros(4, 6)
+    replay = record(model, x, out, native=None).finish()
+    run(replay)
+    torch.testing.assert_close(out, model.run(x))
+    x.mul_(2)
+    run(replay)
+    torch.testing.assert_close(out, model.run(x))
+    assert model.compiler.pieces_run > 0
 
 
 def test_generated_names_are_put_back_when_a_recording_fails(waves):
