@@ -143,7 +143,7 @@ class RunnerV2:
             views.first.copy_(tokens)
             views.num_sampled.fill_(1)
         else:
-            drafts = _drafts(rows, views, self._states.draft_probs)
+            drafts = _draft_rows(rows, views, self._states.draft_probs)
             tokens, counts, scores = self._head.verify(hidden, plan, table, sampling, forbidden, drafts)
             _keep_verified(views, tokens, counts)
             if plan.num_samples < len(plan.slots):
@@ -191,7 +191,7 @@ class RunnerV2:
         """Everything between the states of such a step and its drafts."""
         assert self._drafter is not None, "there are drafts"
         logits = self._head.counted_logits(hidden)
-        tokens, counts = self._ops.verify(logits, views.greedy, _drafts(rows, views, None))
+        tokens, counts = self._ops.verify(logits, views.greedy, _draft_rows(rows, views, None))
         _keep_verified(views, tokens, counts)
         self._post_update(rows, views, counts)
         self._drafter.prepare_first(rows, views, counts)
@@ -240,7 +240,7 @@ class RunnerV2:
         )
 
 
-def _drafts(rows: StepRows, views: StepViews, probs: Tensor | None) -> DraftRows:
+def _draft_rows(rows: StepRows, views: StepViews, probs: Tensor | None) -> DraftRows:
     """What the step verifies; of requests that yield nothing there is no logits row."""
     return DraftRows(ids=views.draft_ids, starts=rows.logits_start[: len(views.yielded) + 1], probs=probs)
 
