@@ -38,6 +38,7 @@ class DrafterV1:
     ) -> None:
         self._model = model
         self._drafts = drafts
+        drafts.follow_greedy()
         self._kernels = kernels
         self._batch = batch
         self._sampling = sampling
@@ -88,45 +89,38 @@ class DrafterV1:
         draft 0 has the shape of the step. limits `[N]`: tokens that each request may come to.
         """
         count = plan.num_samples
-        if count == len(plan.slots) == 1:
-            row = int(self._batch.row_of_slot[plan.slots[0]])
-            if self._batch.temperature[row] == 0:
-                self._propose_one(plan, row, hidden, rejected=int(rejected[0]), limit=int(limits[0]))
-                return
-        self._prepare_first(plan, rejected)
-        self._inputs.hidden[: len(hidden)].copy_(hidden)
-        states, _ = self._drafts.run(0, plan.shape)
-        if count == 0:
-            return
         slots = plan.slots[:count]
         rows = self._batch.row_of_slot[slots]
+        greedy = count > 0 and not any(self._batch.temperature[rows].tolist())
+        if greedy and len(plan.slots) == 1:
+            self._propose_one(plan, int(rows[0]), hidden, rejected=int(rejected[0]), limit=int(limits[0]))
+            return
+        self._prepare_first(plan, rejected)
+        self._inputs.hidden[: len(hidden)].copy_(hidden)
+        if count == 0:
+            self._drafts.run(0, plan.shape)
+            return
         position = (plan.start + plan.num_tokens)[:count] - rejected - 1
-        states = states[:count]
-        tokens = [self._draft(0, states, slots, rows, position)]
-        for step in range(1, self._mtp):
-            shape = self._prepare_later(step, rows, position + step, limits)
-            self._inputs.input_ids[:count].copy_(tokens[-1])
-            self._inputs.hidden[:count].copy_(states)
-            states, _ = self._drafts.run(step, shape)
-            tokens.append(self._draft(step, states, slots, rows, position + step))
-        self._batch.draft_ids[rows, :-1] = self._staging.read(torch.stack(tokens, dim=1))
+        tokens, shape = [], plan.shape
+        for step in range(self._mtp):
+            if step > 0:
+                shape = self._prepare_later(step, rows, position + step, limits)
+            if greedy:
+                tokens.append(self._drafts.run_greedy(step, shape)[:count].clone())
+            else:
+                tokens.append(self._draw(step, shape, slots, rows, position + step))
+        self._batch.draft_ids[rows, :-1] = self._staging.read(torch.cat(tokens, dim=1))
 
     def _propose_one(self, plan: StepPlan, row: int, hidden: Tensor, *, rejected: int, limit: int) -> None:
         """As `propose`, of a single greedy request: slices of what is there, and only what has changed."""
-        inputs, first_rows = self._inputs, self._staging.rows
         end = int(plan.start[0]) + plan.total_tokens - rejected
         self._prepare_first_of_one(plan, row, rejected, end)
-        first_rows(inputs.hidden, len(hidden)).copy_(hidden)
-        states, _ = self._drafts.run(0, plan.shape)
-        next_id, next_hidden = first_rows(inputs.input_ids, 1), first_rows(inputs.hidden, 1)
-        tokens = [self._model.draft_logits(states).argmax(dim=-1)]
+        self._staging.rows(self._inputs.hidden, len(hidden)).copy_(hidden)
+        tokens = [self._drafts.run_greedy(0, plan.shape).clone()]
         for step in range(1, self._mtp):
             shape = self._prepare_later_of_one(step, row, end - 1 + step, limit)
-            next_id.copy_(tokens[-1])
-            next_hidden.copy_(states)
-            states, _ = self._drafts.run(step, shape)
-            tokens.append(self._model.draft_logits(states, step=step).argmax(dim=-1))
-        self._batch.draft_ids[row, :-1] = self._staging.read(torch.cat(tokens))
+            tokens.append(self._drafts.run_greedy(step, shape).clone())
+        self._batch.draft_ids[row, :-1] = self._staging.read(torch.cat(tokens, dim=1))
 
     def _prepare_first_of_one(self, plan: StepPlan, row: int, rejected: int, end: int) -> None:
         """end: position behind the last live row. Where nothing was rejected, most inputs are the step's."""
@@ -204,15 +198,19 @@ class DrafterV1:
         """From memory of this draft's own: the copies of the one before may still be under way."""
         self._staging.put(f"{name} of draft {step}", values, out)
 
-    def _draft(
-        self, step: int, states: Tensor, slots: IntArray, rows: IntArray, position: IntArray
+    def _draw(
+        self, step: int, shape: BatchShape, slots: IntArray, rows: IntArray, position: IntArray
     ) -> Tensor:
-        """Draft `step` int64 `[N]` of the rows at `position`; keeps what it was drawn from."""
+        """Draft `step` int64 `[N, 1]` of the rows at `position`; keeps what it was drawn from."""
+        count = len(rows)
+        states = self._drafts.run(step, shape)[0][:count]
         logits = self._model.draft_logits(states, step=step)
         sampling = self._sampling.inputs(self._batch, rows, positions=position + 2, draft=step)
         token, probs = draft_token(logits, sampling, self._kernels)
-        if probs is not None:
-            if self._probs is None:
-                self._probs = probs.new_zeros(len(self._slots), self._mtp, probs.shape[1])
-            self._probs[self._staging.send(f"slots of draft {step}", slots, self._slots), step] = probs
-        return token
+        assert probs is not None, "not all are greedy"
+        if self._probs is None:
+            self._probs = probs.new_zeros(len(self._slots), self._mtp, probs.shape[1])
+        self._probs[self._staging.send(f"slots of draft {step}", slots, self._slots), step] = probs
+        self._inputs.input_ids[:count].copy_(token)
+        self._inputs.hidden[:count].copy_(states)
+        return token[:, None]

@@ -1,4 +1,4 @@
-"""One draft of an MTP layer as a forward pass of its own, which graphs capture like the target's."""
+"""Drafts of an MTP layer as forward passes of their own, which graphs capture like the target's."""
 
 from __future__ import annotations
 
@@ -63,3 +63,22 @@ class DraftPass:
 
     def _hidden(self, batch: ForwardBatch) -> Tensor:
         return self._inputs.hidden[: batch.num_tokens]
+
+
+class GreedyDraftPass(DraftPass):
+    """A draft, and its most likely token: both are left in `inputs`, where the next draft looks for them."""
+
+    def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
+        """Tokens int64 [N, 1]."""
+        return self._feed(super().forward(batch, caches))
+
+    def bind(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Callable[[], Tensor]:
+        draft = super().bind(batch, caches)
+        return lambda: self._feed(draft())
+
+    def _feed(self, states: Tensor) -> Tensor:
+        hidden = self._inputs.hidden[: len(states)]
+        hidden.copy_(states)
+        tokens = self._model.draft_logits(hidden, step=self.step).argmax(dim=-1, keepdim=True)
+        self._inputs.input_ids[: len(states)].copy_(tokens[:, 0])
+        return tokens

@@ -16,7 +16,7 @@ from paths.graphs.backend import GraphBackend
 from paths.graphs.capture import CaptureReport
 from paths.graphs.config import GraphConfig, GraphMode
 from paths.graphs.draft_chain import Advance, DraftChain
-from paths.graphs.draft_pass import DraftModel, DraftPass
+from paths.graphs.draft_pass import DraftModel, DraftPass, GreedyDraftPass
 from paths.graphs.forward import GraphedForward
 from paths.graphs.joined_drafts import JoinedDrafts
 from paths.graphs.shape import BatchShape
@@ -65,13 +65,13 @@ class GraphedDrafts:
         self._config = config
         self._backend = backend
         self._joined = GreedyDrafts()
+        self._greedy: dict[tuple[int, bool] | None, GraphedForward] = {}  # of draft 0 as None
         self._others: list[GraphedForward] = []
         self._caches = caches
         self._first_inputs = first = FirstDraftInputs(inputs)
         self._eager = [DraftPass(model, first, step=0)]
-        self._first = self._graphed(
-            self._eager[0], first, replace(config.with_drafts(mtp), mixed=GraphMode.NONE)
-        )
+        self._first_config = replace(config.with_drafts(mtp), mixed=GraphMode.NONE)
+        self._first = self._graphed(self._eager[0], first, self._first_config)
         self._keys = [(step % layers, model_config.reuses_selection(step)) for step in range(mtp)]
         self._later: dict[tuple[int, bool], GraphedForward] = {}
         for step, key in enumerate(self._keys):
@@ -84,7 +84,7 @@ class GraphedDrafts:
     def passes(self) -> list[GraphedForward]:
         """Each different forward pass of drafts once."""
         joined = [part for part in (self._joined.later, self._joined.whole) if part is not None]
-        return [self._first, *self._later.values(), *joined]
+        return [self._first, *self._later.values(), *self._greedy.values(), *joined]
 
     def join_greedy(self, advance: Advance) -> GreedyDrafts:
         """Greedy drafts of a step as one pass, to be called before `capture`.
@@ -99,6 +99,15 @@ class GraphedDrafts:
             whole = self._graphed(joined, self._first_inputs, self._verifying())
         self._joined = GreedyDrafts(later=self._graphed(chain, self.inputs, config), whole=whole)
         return self._joined
+
+    def follow_greedy(self) -> None:
+        """Prepare for `run_greedy`, to be called before `capture`."""
+        first = GreedyDraftPass(self.model, self._first_inputs, step=0)
+        self._greedy[None] = self._graphed(first, self._first_inputs, self._first_config)
+        for step, key in enumerate(self._keys):
+            if step > 0 and key not in self._greedy:
+                draft = GreedyDraftPass(self.model, self.inputs, step=step)
+                self._greedy[key] = self._graphed(draft, self.inputs, _one_row(self._config))
 
     def capture_with(self, model: ForwardPass, inputs: StaticInputs) -> GraphedForward:
         """A pass without break points over steps in which every request verifies `mtp` drafts, captured with
@@ -150,6 +159,13 @@ class GraphedDrafts:
         valid until the next call.
         """
         return (self._later[self._keys[step]] if step else self._first).run(shape)
+
+    def run_greedy(self, step: int, shape: BatchShape) -> Tensor:
+        """As `run`, and the most likely tokens int64 `[N, 1]`, valid until the next call.
+
+        They and the states are left in the first rows of `inputs.input_ids` and `inputs.hidden`.
+        """
+        return self._greedy[self._keys[step] if step else None].run(shape)[0]
 
 
 def _one_row(config: GraphConfig) -> GraphConfig:
