@@ -106,7 +106,7 @@ class DrafterV1:
             if step > 0:
                 shape = self._prepare_later(step, rows, position + step, limits)
             if greedy:
-                tokens.append(self._drafts.run_greedy(step, shape)[:count].clone())
+                tokens.append(self._drafts.run(step, shape)[0][:count].clone())
             else:
                 tokens.append(self._draw(step, shape, slots, rows, position + step))
         self._batch.draft_ids[rows, :-1] = self._staging.read(torch.cat(tokens, dim=1))
@@ -116,10 +116,10 @@ class DrafterV1:
         end = int(plan.start[0]) + plan.total_tokens - rejected
         self._prepare_first_of_one(plan, row, rejected, end)
         self._staging.rows(self._inputs.hidden, len(hidden)).copy_(hidden)
-        tokens = [self._drafts.run_greedy(0, plan.shape).clone()]
+        tokens = [self._drafts.run(0, plan.shape)[0].clone()]
         for step in range(1, self._mtp):
             shape = self._prepare_later_of_one(step, row, end - 1 + step, limit)
-            tokens.append(self._drafts.run_greedy(step, shape).clone())
+            tokens.append(self._drafts.run(step, shape)[0].clone())
         self._batch.draft_ids[row, :-1] = self._staging.read(torch.cat(tokens, dim=1))
 
     def _prepare_first_of_one(self, plan: StepPlan, row: int, rejected: int, end: int) -> None:
@@ -203,8 +203,8 @@ class DrafterV1:
     ) -> Tensor:
         """Draft `step` int64 `[N, 1]` of the rows at `position`; keeps what it was drawn from."""
         count = len(rows)
-        states = self._drafts.run(step, shape)[0][:count]
-        logits = self._model.draft_logits(states, step=step)
+        self._drafts.run(step, shape)
+        logits = self._model.draft_logits(self._inputs.hidden[:count], step=step)
         sampling = self._sampling.inputs(self._batch, rows, positions=position + 2, draft=step)
         token, probs = draft_token(logits, sampling, self._kernels)
         assert probs is not None, "not all are greedy"
@@ -212,5 +212,4 @@ class DrafterV1:
             self._probs = probs.new_zeros(len(self._slots), self._mtp, probs.shape[1])
         self._probs[self._staging.send(f"slots of draft {step}", slots, self._slots), step] = probs
         self._inputs.input_ids[:count].copy_(token)
-        self._inputs.hidden[:count].copy_(states)
         return token[:, None]

@@ -70,10 +70,11 @@ class Dispatcher:
                 return self._full(num_reqs, shape.query_len, sparse=sparse), None
             missed.append(reason)
         if wanted is not GraphMode.NONE:
-            size = _smallest(self._piecewise_tokens, shape.num_tokens)
-            if size is not None and shape.num_tokens > 0:
+            reason = self._piecewise_reason(shape)
+            if reason is None:
+                size = next(size for size in self._piecewise_tokens if size >= shape.num_tokens)
                 return self._piecewise(size, sparse=sparse), "; ".join(missed) or None
-            missed.append(self._piecewise_reason(shape))
+            missed.append(reason)
         eager = Descriptor(
             mode=GraphMode.NONE,
             num_tokens=shape.num_tokens,
@@ -97,12 +98,18 @@ class Dispatcher:
             return 0, f"FULL: num_reqs above the largest size {sizes[-1] if sizes else 0}"
         return fitting, None
 
-    def _piecewise_reason(self, shape: BatchShape) -> str:
-        if not self._piecewise_tokens:
+    def _piecewise_reason(self, shape: BatchShape) -> str | None:
+        """Why no PIECEWISE graph fits."""
+        sizes, most = self._piecewise_tokens, self._config.piecewise_reqs
+        if not sizes:
             return "PIECEWISE: not configured"
         if shape.num_tokens == 0:
             return "PIECEWISE: no rows"
-        return f"PIECEWISE: num_tokens above the largest size {self._piecewise_tokens[-1]}"
+        if shape.num_tokens > sizes[-1]:
+            return f"PIECEWISE: num_tokens above the largest size {sizes[-1]}"
+        if most and shape.num_reqs > most:
+            return f"PIECEWISE: num_reqs above {most}"
+        return None
 
     def _full(self, num_reqs: int, query_len: int, *, sparse: bool) -> Descriptor:
         return Descriptor(
@@ -114,11 +121,11 @@ class Dispatcher:
         )
 
     def _piecewise(self, num_tokens: int, *, sparse: bool) -> Descriptor:
-        """Captured segments look at token rows only, so any number of requests fits."""
+        """Captured segments look at token rows only, so any number of requests fits, or at few requests."""
         return Descriptor(
             mode=GraphMode.PIECEWISE,
             num_tokens=num_tokens,
-            num_reqs=0,
+            num_reqs=self._config.piecewise_reqs,
             query_len=None,
             sparse=sparse,
         )

@@ -38,9 +38,9 @@ class GraphedDrafts:
     """Drafts 0 to mtp − 1. Later ones of one MTP layer that select keys the same way are one forward pass.
 
     Draft 0 runs on all rows of the step, query_len 1 + mtp where it is uniform, and returns the states of
-    the last one of each request; later drafts run on one row per request. Steps with a part of a prompt draft
-    without a graph: it would hold a query for every row of the prompt. Raises UserError for a configuration
-    that the model cannot serve.
+    the last one of each request; later drafts run on one row per request. Behind a part of a prompt
+    draft 0 has PIECEWISE graphs for one request: for any number they would hold a query for each row of it.
+    Raises UserError for a configuration that the model cannot serve.
     """
 
     def __init__(
@@ -65,26 +65,32 @@ class GraphedDrafts:
         self._config = config
         self._backend = backend
         self._joined = GreedyDrafts()
-        self._greedy: dict[tuple[int, bool] | None, GraphedForward] = {}  # of draft 0 as None
         self._others: list[GraphedForward] = []
         self._caches = caches
-        self._first_inputs = first = FirstDraftInputs(inputs)
-        self._eager = [DraftPass(model, first, step=0)]
-        self._first_config = replace(config.with_drafts(mtp), mixed=GraphMode.NONE)
-        self._first = self._graphed(self._eager[0], first, self._first_config)
+        self._first_inputs = FirstDraftInputs(inputs)
         self._keys = [(step % layers, model_config.reuses_selection(step)) for step in range(mtp)]
-        self._later: dict[tuple[int, bool], GraphedForward] = {}
-        for step, key in enumerate(self._keys):
-            if step > 0 and key not in self._later:
-                draft = DraftPass(model, inputs, step=step)
-                self._eager.append(draft)
-                self._later[key] = self._graphed(draft, inputs, _one_row(config))
+        others = {key: step for step, key in reversed(list(enumerate(self._keys))) if step > 0}
+        self._steps = [0, *sorted(others.values())]  # the first of each different pass
+        self._first, self._later = self._made_of(DraftPass)
+
+    def _made_of(
+        self, kind: type[DraftPass]
+    ) -> tuple[GraphedForward, dict[tuple[int, bool], GraphedForward]]:
+        """Draft 0, and each different later one."""
+        first = kind(self.model, self._first_inputs, step=0)
+        later = {
+            self._keys[step]: self._graphed(
+                kind(self.model, self.inputs, step=step), self.inputs, _one_row(self._config)
+            )
+            for step in self._steps[1:]
+        }
+        return self._graphed(first, self._first_inputs, _first(self._config, self._mtp)), later
 
     @property
     def passes(self) -> list[GraphedForward]:
         """Each different forward pass of drafts once."""
         joined = [part for part in (self._joined.later, self._joined.whole) if part is not None]
-        return [self._first, *self._later.values(), *self._greedy.values(), *joined]
+        return [self._first, *self._later.values(), *joined]
 
     def join_greedy(self, advance: Advance) -> GreedyDrafts:
         """Greedy drafts of a step as one pass, to be called before `capture`.
@@ -101,13 +107,8 @@ class GraphedDrafts:
         return self._joined
 
     def follow_greedy(self) -> None:
-        """Prepare for `run_greedy`, to be called before `capture`."""
-        first = GreedyDraftPass(self.model, self._first_inputs, step=0)
-        self._greedy[None] = self._graphed(first, self._first_inputs, self._first_config)
-        for step, key in enumerate(self._keys):
-            if step > 0 and key not in self._greedy:
-                draft = GreedyDraftPass(self.model, self.inputs, step=step)
-                self._greedy[key] = self._graphed(draft, self.inputs, _one_row(self._config))
+        """Make every pass a `GreedyDraftPass`, to be called before `capture`."""
+        self._first, self._later = self._made_of(GreedyDraftPass)
 
     def capture_with(self, model: ForwardPass, inputs: StaticInputs) -> GraphedForward:
         """A pass without break points over steps in which every request verifies `mtp` drafts, captured with
@@ -133,9 +134,9 @@ class GraphedDrafts:
         batch: padding rows. Draft 0 is asked for half of them, so that their number is not taken to be that
         of all.
         """
-        for draft in self._eager:
-            rows = batch if draft.step > 0 else half_wanted(batch)
-            yield draft.step, draft.forward(rows, self._caches)
+        for step in self._steps:
+            draft = DraftPass(self.model, self._first_inputs if step == 0 else self.inputs, step=step)
+            yield step, draft.forward(batch if step > 0 else half_wanted(batch), self._caches)
 
     def capture(self) -> CaptureReport:
         """Capture all, once, before the first step. `breaks` is that of the pass with the most."""
@@ -155,17 +156,18 @@ class GraphedDrafts:
         """States of draft `step` for the live rows of the inputs, and how they were made.
 
         Of draft 0 `[num_reqs, Dm]`, those of `inputs.last_rows`; it leaves their selections in the first rows
-        of `inputs.topk_indices`. Of later drafts `[num_tokens, Dm]`. Reads `inputs.hidden` too. The tensor is
-        valid until the next call.
+        of `inputs.topk_indices`. Of later drafts `[num_tokens, Dm]`. Reads `inputs.hidden` too. After
+        `follow_greedy`: what a `GreedyDraftPass` returns. The tensor is valid until the next call.
         """
         return (self._later[self._keys[step]] if step else self._first).run(shape)
 
-    def run_greedy(self, step: int, shape: BatchShape) -> Tensor:
-        """As `run`, and the most likely tokens int64 `[N, 1]`, valid until the next call.
 
-        They and the states are left in the first rows of `inputs.input_ids` and `inputs.hidden`.
-        """
-        return self._greedy[self._keys[step] if step else None].run(shape)[0]
+def _first(config: GraphConfig, mtp: int) -> GraphConfig:
+    """Of draft 0. Where decode steps have PIECEWISE graphs, these fit any number of requests."""
+    config = config.with_drafts(mtp)
+    if config.decode is GraphMode.FULL:
+        return replace(config, piecewise_reqs=1)
+    return replace(config, mixed=GraphMode.NONE)
 
 
 def _one_row(config: GraphConfig) -> GraphConfig:

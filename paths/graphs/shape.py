@@ -27,6 +27,6 @@ class Descriptor:
 
     mode: GraphMode
     num_tokens: int
-    num_reqs: int  # of a FULL graph; a PIECEWISE graph reads token rows only, and fits any number: 0
+    num_reqs: int  # 0 of a PIECEWISE graph that reads token rows only, and fits any number
     query_len: int | None  # of a FULL graph
     sparse: bool

@@ -46,6 +46,27 @@ def test_the_smallest_fitting_size_of_the_best_mode(batch, mode, num_tokens, rea
 
 
 @pytest.mark.parametrize(
+    ("batch", "mode", "num_reqs", "reason"),
+    [
+        (shape(7, 1), PIECEWISE, 2, None),
+        (shape(7, 2), PIECEWISE, 2, None),
+        (shape(7, 3), NONE, 3, "PIECEWISE: num_reqs above 2"),
+        (
+            shape(9, query_len=1),
+            NONE,
+            9,
+            "FULL: num_reqs above the largest size 8; PIECEWISE: num_reqs above 2",
+        ),
+        (shape(8, query_len=1), FULL, 8, None),
+    ],
+)
+def test_piecewise_graphs_for_few_requests(batch, mode, num_reqs, reason):
+    descriptor, why = dispatcher(piecewise_reqs=2).dispatch(batch)
+    assert (descriptor.mode, descriptor.num_reqs, why) == (mode, num_reqs, reason)
+    assert mode is NONE or descriptor in dispatcher(piecewise_reqs=2).descriptors
+
+
+@pytest.mark.parametrize(
     ("decode", "mixed", "batch", "mode", "reason"),
     [
         (FULL, NONE, shape(5, 2), NONE, None),  # as configured

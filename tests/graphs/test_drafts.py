@@ -79,7 +79,7 @@ def test_hidden_states_of_padding_rows_are_cleared(drafting):
     assert (driver.inputs.hidden[12:16] == 0).all()
 
 
-def graphed(model, graphs, *, index_share=False):
+def graphed(model, graphs, *, index_share=False, greedy=False):
     """All drafts of a model over inputs that one prompt has filled."""
     config = replace(model.config, index_share_for_mtp_iteration=index_share)
     model.config = config
@@ -93,6 +93,8 @@ def graphed(model, graphs, *, index_share=False):
         inputs=driver.inputs,
         config=graphs,
     )
+    if greedy:
+        drafts.follow_greedy()
     drafts.capture()
     return driver, drafts
 
@@ -109,6 +111,63 @@ def test_draft_0_is_one_pass_and_later_ones_of_a_layer_another(drafting):
     assert [drafts.run(step, one)[1] for step in (1, 2)] == [GraphMode.FULL] * 2
     assert first.counts.steps == {"NONE": 1, "PIECEWISE": 0, "FULL": 1}
     assert later.counts.steps == {"NONE": 0, "PIECEWISE": 0, "FULL": 2}
+
+
+@pytest.mark.parametrize(
+    ("model_class", "graphs"),
+    [
+        (DsaModel, GraphConfig()),
+        (DsaModel, GRAPHS),
+        (DsaModel, PIECEWISE_ONLY),
+        (GenericModel, GraphConfig()),
+        (GenericModel, replace(GRAPHS, mixed=GraphMode.NONE)),
+    ],
+)
+def test_greedy_passes_leave_tokens_and_states_for_the_next(model_class, graphs):
+    """As many rows as a graph has, fewer, and prompts: the most likely tokens of the very states."""
+    model = dsa_model(num_hidden_layers=1, mtp=MTP, model_class=model_class)
+    plain_driver, plain = graphed(model, graphs)
+    driver, greedy = graphed(model, graphs, greedy=True)
+    for work in ({0: [5] * 9}, {0: [6, 7, 8, 9]}, {0: [4] * 4, 1: [3] * 7}, {0: [6] * 4, 1: [9, 8, 7, 6]}):
+        states, mode = plain.run(0, plain_driver.fill(work))
+        tokens, greedy_mode = greedy.run(0, driver.fill(work))
+        assert mode is greedy_mode
+        for step in range(MTP):
+            count = len(work)
+            wanted = model.draft_logits(states, step=step).argmax(dim=-1)
+            assert torch.equal(tokens[:, 0], wanted)
+            assert torch.equal(driver.inputs.input_ids[:count], wanted)
+            assert torch.equal(driver.inputs.hidden[:count], states)
+            plain_driver.inputs.hidden[:count] = states.clone()
+            if step == MTP - 1:
+                break
+            one = {seq: [11 + step] for seq in work}
+            kept = [part.inputs.hidden[:count].clone() for part in (plain_driver, driver)]
+            shapes = [part.fill(one) for part in (plain_driver, driver)]
+            for part, hidden in zip((plain_driver, driver), kept, strict=True):
+                part.inputs.hidden[:count] = hidden
+            states, _ = plain.run(step + 1, shapes[0])
+            tokens, _ = greedy.run(step + 1, shapes[1])
+        plain_driver.advance(work)
+        driver.advance(work)
+
+
+def test_a_prompt_alone_replays_draft_0(drafting):
+    """Padded, with what it did not pad to left as it was; two prompts have no graph."""
+    driver, drafts = graphed(drafting, GRAPHS)
+    other, eager = graphed(drafting, GraphConfig())
+    for work, mode in (
+        ({0: [5] * 9}, "PIECEWISE"),
+        ({0: [6] * 5, 1: [7] * 6}, "NONE"),
+        ({1: [8] * 64}, "PIECEWISE"),
+    ):
+        found, replayed = drafts.run(0, driver.fill(work))
+        wanted, _ = eager.run(0, other.fill(work))
+        assert replayed == mode
+        assert torch.equal(found, wanted)
+        driver.advance(work)
+        other.advance(work)
+        assert driver.same_caches(other)
 
 
 @pytest.mark.parametrize("model_class", [DsaModel, GenericModel])
