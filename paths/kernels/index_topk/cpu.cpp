@@ -8,6 +8,7 @@
 #include "cache.h"
 #include "op.h"
 #include "scratch.h"
+#include "select_best.h"
 #include "transpose.h"
 
 namespace index_topk_op {
@@ -23,15 +24,6 @@ constexpr int kKeysAtOnce = 8;
 struct Task {
   int64_t begin, end;
 };
-
-// Ascending order of these numbers is that of descending scores. NaN ranks as -inf, -0 as +0.
-inline uint32_t rank(float score) {
-  if (score != score) score = -std::numeric_limits<float>::infinity();
-  score += 0.0f;
-  uint32_t bits;
-  std::memcpy(&bits, &score, sizeof(bits));
-  return (bits & 0x80000000u) ? bits : ~(bits | 0x80000000u);
-}
 
 // Queries of one row with heads in lanes: [groups][dI][W], padded with zeros; and their weights [groups][W].
 struct Row {
@@ -150,49 +142,6 @@ inline void score_pairs(const bf16* queries, const float* weights, int64_t group
     }
 }
 #endif
-
-// Up to this many, counting who stands before each costs less than sorting, which mispredicts its branches.
-constexpr int64_t kCountedSort = 256;
-
-// The k best positions of more than k, best first, the lower one on a tie. The rank of the last of them is found bit by
-// bit, from the first one that tells two ranks apart until k stand below: counting has no branches to mispredict.
-// `best` holds k + 1 values.
-void select(const float* scores, int64_t length, int64_t k, uint32_t* ranks, uint64_t* best, int32_t* out) {
-  uint32_t ones = 0, zeros = 0;
-  for (int64_t s = 0; s < length; ++s) {
-    ranks[s] = rank(scores[s]);
-    ones |= ranks[s];
-    zeros |= ~ranks[s];
-  }
-  const int top = ones & zeros ? 32 - __builtin_clz(ones & zeros) : 0;
-  uint32_t last = top == 32 ? 0 : ones >> top << top;
-  int64_t ties = k;  // how many of rank `last` belong to the best
-  for (int bit = top - 1; bit >= 0 && ties > 0; --bit) {
-    const uint32_t candidate = last | (1u << bit);
-    int32_t below = 0;
-    for (int64_t s = 0; s < length; ++s) below += ranks[s] < candidate;
-    if (below > k) continue;
-    last = candidate;
-    ties = k - below;
-  }
-  int64_t found = 0;
-  for (int64_t s = 0; s < length; ++s) {
-    const bool tie = ranks[s] == last;
-    best[found] = (static_cast<uint64_t>(ranks[s]) << 32) | static_cast<uint64_t>(s);
-    found += (ranks[s] < last) | (tie & (ties > 0));
-    ties -= tie;
-  }
-  if (k > kCountedSort) {
-    std::sort(best, best + k);
-    for (int64_t i = 0; i < k; ++i) out[i] = static_cast<int32_t>(best[i] & 0xffffffffu);
-    return;
-  }
-  for (int64_t i = 0; i < k; ++i) {
-    int64_t place = 0;
-    for (int64_t j = 0; j < k; ++j) place += best[j] < best[i];
-    out[place] = static_cast<int32_t>(best[i] & 0xffffffffu);
-  }
-}
 
 std::vector<Task> split_tasks(const int32_t* req_rows, int64_t rows) {
   std::vector<Task> tasks;
@@ -323,10 +272,9 @@ void run_task(const Inputs& in, const Q* queries, const Task& task) {
     }
 #endif
   if (!scored) score_all(c, queries, scores);
-  Scratch<uint32_t> ranks(longest);
-  Scratch<uint64_t> best(in.k + 1);
+  select_best::Memory memory(longest, in.k);
   for (int64_t i = 0; i < c.count(); ++i)
-    select(scores + i * stride, in.lengths[c.rows[i]], in.k, ranks, best, in.out + c.rows[i] * in.out_stride);
+    select_best::select(scores + i * stride, in.lengths[c.rows[i]], in.k, memory, in.out + c.rows[i] * in.out_stride);
 }
 
 void index_topk(const at::Tensor& q, const at::Tensor& weights, const at::Tensor& index, std::string_view index_dtype,
