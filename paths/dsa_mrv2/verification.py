@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from paths.dsa_mrv2.input_buffers import StepRows, StepViews, ViewCache
 from paths.engine.batch import ForwardBatch, LayerCache
-from paths.engine.context import ForwardContext
 from paths.engine.static_inputs import DraftInputs
 from paths.graphs.draft_pass import DraftModel
 from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.shape import BatchShape
+from paths.graphs.whole_pass import WholePass
 
 
 class VerificationInputs(DraftInputs):
@@ -66,11 +65,8 @@ class Verification:
         return yielded
 
 
-class GreedyVerification:
-    """From the states of the step in `inputs.hidden` to its tokens, and to the inputs of draft 0.
-
-    Is `Capturable`, in FULL graphs.
-    """
+class GreedyVerification(WholePass):
+    """From the states of the step in `inputs.hidden` to its tokens, and to the inputs of draft 0."""
 
     def __init__(
         self,
@@ -80,8 +76,8 @@ class GreedyVerification:
         views: ViewCache,
         verify: Callable[[Tensor, StepRows, StepViews], None],
     ) -> None:
-        self._model, self._inputs, self._views, self._verify = model, inputs, views, verify
-        self.max_model_len = model.max_model_len
+        super().__init__(model)
+        self._inputs, self._views, self._verify = inputs, views, verify
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         """int64 `[N, 2 + mtp]`: tokens of each request, −1 behind the last, and how many."""
@@ -96,14 +92,3 @@ class GreedyVerification:
         views = self._views.of_uniform(tokens, count, num_logits=tokens)
         self._verify(inputs.hidden[:tokens], rows, views)
         return views.yielded
-
-    def num_breaks(self) -> int:
-        """None."""
-        return 0
-
-    def context(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> ForwardContext:
-        """Nothing is looked up."""
-        return self._model.draft_context(batch, caches, step=0)
-
-    def bind(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Callable[[], Tensor]:
-        return partial(self.forward, batch, caches)

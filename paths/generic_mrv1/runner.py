@@ -25,6 +25,7 @@ from paths.generic_mrv1.drafter import DrafterV1
 from paths.generic_mrv1.input_batch import InputBatch
 from paths.generic_mrv1.sampling_buffers import SamplingBuffers
 from paths.generic_mrv1.step_inputs import StepInputs
+from paths.generic_mrv1.verification import Verification
 from paths.graphs.drafts import GraphedDrafts
 from paths.graphs.forward import GraphedForward
 from paths.kernels.registry import Kernels
@@ -64,11 +65,14 @@ class RunnerV1:
             table, self._staging, device, mtp=self._mtp, needs_seeds=verifier.needs_seeds
         )
         most = len(table.live) * (1 + self._mtp)
-        ops = TorchHeadOps(kernels, self._staging, verifier, max_rows=most, device=device)
-        reader = ScoreReader(self.transfers, inside_step=True)
-        self._head = SamplingHead(model, ops, eos_token_ids=eos_token_ids, device=device, reader=reader)
+        self._ops = TorchHeadOps(kernels, self._staging, verifier, max_rows=most, device=device)
+        self._reader = ScoreReader(self.transfers, inside_step=True)
+        self._head = SamplingHead(
+            model, self._ops, eos_token_ids=eos_token_ids, device=device, reader=self._reader
+        )
         self._drafts = PostponedDrafts()
         self._drafter: DrafterV1 | None = None
+        self._verification: Verification | None = None
         if drafts is not None:
             self._drafter = DrafterV1(
                 model=model,
@@ -78,6 +82,14 @@ class RunnerV1:
                 sampling=self._sampling,
                 staging=self._staging,
             )
+            if speculation.forced_al is None:
+                self._verification = Verification(
+                    drafts,
+                    mtp=self._mtp,
+                    staging=self._staging,
+                    sampling=self._sampling,
+                    judge=self._judge,
+                )
 
     def nan_rows(self) -> int:
         return self._head.nan_rows()
@@ -122,7 +134,8 @@ class RunnerV1:
             values[:, 0] = self._staging.read(tokens)
             accepted = np.zeros(count, dtype=np.int32)
         else:
-            values, accepted, scores = self._verified(hidden, plan, table, drafter)
+            found = self._verified_at_once(hidden, plan, table)
+            values, accepted, scores = found or self._verified(hidden, plan, table, drafter)
         logprobs = scores.resolve(values[:, 0]) if scores else {}
         drafted = plan.num_logits - 1
         known = (plan.start + plan.num_tokens)[:count] - drafted
@@ -139,6 +152,20 @@ class RunnerV1:
         self._staging.end()
         return ReadyOutput(result=StepResult(tokens=values, accepted=accepted, logprobs=logprobs))
 
+    def _verified_at_once(
+        self, hidden: Tensor, plan: StepPlan, table: RequestTable
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], PendingScores] | None:
+        """As `_verified`, where every request verifies all its drafts greedily; None elsewhere."""
+        rows = self._batch.row_of_slot[plan.slots]
+        if self._verification is None or not self._verification.fits(plan.shape):
+            return None
+        drawn, special = self._batch.temperature[rows].tolist(), table.needs_host[plan.slots].tolist()
+        if any(drawn) or any(special) or self._head.forbidden(plan, table):
+            return None
+        yielded = self._verification.run(hidden, self._batch.draft_ids[rows].reshape(-1), plan.shape)
+        values = self._staging.read(yielded).astype(np.int32)
+        return values[:, :-1], values[:, -1] - 1, PendingScores(reader=self._reader)
+
     def _verified(
         self, hidden: Tensor, plan: StepPlan, table: RequestTable, drafter: DrafterV1
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], PendingScores]:
@@ -152,9 +179,12 @@ class RunnerV1:
         values, yielded = self._staging.read_both(tokens, counts)
         return values.astype(np.int32), yielded.astype(np.int32) - 1, scores
 
+    def _judge(self, hidden: Tensor, sampling: SamplingInputs, drafts: DraftRows) -> tuple[Tensor, Tensor]:
+        return self._ops.verify(self._head.counted_logits(hidden), sampling, drafts)
+
 
 class TorchHeadOps:
-    """The end of a V1 step in torch; only `sample` and `rejection` are ops of the registry."""
+    """The end of a V1 step in torch; `sample`, `rejection` and the count of NaN are ops of the registry."""
 
     def __init__(
         self,
@@ -174,7 +204,7 @@ class TorchHeadOps:
         return hidden[self._staging.send("logits_rows", rows, self._logits_rows)]
 
     def count_nan_rows(self, logits: Tensor, total: Tensor) -> None:
-        total += logits.amax(dim=-1).isnan().sum()  # the largest of a row with a NaN is NaN
+        self._kernels.count_nan_rows(logits, total=total)
 
     def forbid(self, logits: Tensor, forbidden: ForbiddenTokens) -> None:
         rows = self._copy(forbidden.rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -40,6 +42,8 @@ class SamplingBuffers:
         self._seeds = torch.zeros(size, dtype=torch.int64, device=device)
         self._positions = torch.zeros(size * (1 + mtp), dtype=torch.int64, device=device)
         self._entries = torch.zeros(size * (1 + mtp), dtype=torch.int32, device=device)
+        # of steps in which every request has all its drafts; nobody writes them
+        self._uniform_entries = self._entries.new_tensor(range(size)).repeat_interleave(1 + mtp)
         self._sent: tuple[int, bytes] | None = None  # version of the batch, and its rows
         self._sent_entries: bytes | None = None
         self._unread: dict[tuple[int, int, bool], SamplingInputs] = {}  # of greedy steps, by their sizes
@@ -75,6 +79,12 @@ class SamplingBuffers:
         if all_greedy:
             return self._greedy(count, total, grouped=True)
         return self._views(count, total, all_greedy=False, grouped=True)
+
+    def of_uniform_greedy(self, count: int) -> SamplingInputs:
+        """Of a greedy step in which each of `count` requests has one row and all its drafts."""
+        total = count * (1 + self._mtp)
+        views = self._views(count, total, all_greedy=True, grouped=True)
+        return replace(views, rows=self._uniform_entries[:total])
 
     def _greedy(self, count: int, total: int, *, grouped: bool) -> SamplingInputs:
         """Made once per uniform size: six views cost more than what a greedy step does with them."""

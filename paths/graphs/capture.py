@@ -45,7 +45,7 @@ class CapturedGraph:
     breaks: int
 
     def run(self) -> None:
-        """Inside a forward context: the live batch where there are breaks."""
+        """Where there are breaks: inside a forward context of the live batch."""
         self.replay.run()
         for counts, implementation, calls in self.calls:
             counts[implementation] += calls

@@ -153,12 +153,12 @@ class GraphedForward:
     def _replay(self, graph: CapturedGraph, shape: BatchShape) -> Tensor:
         descriptor = graph.descriptor
         self._inputs.pad(shape, num_tokens=descriptor.num_tokens, num_reqs=descriptor.num_reqs)
-        context = graph.context
-        if graph.breaks:
-            context = self._capturable.context(self._inputs.batch(shape), self._caches)
         if self._checks is not None:
             self._checks.before(graph, shape)
-        with forward_context(context):
+        if graph.breaks:
+            with forward_context(self._capturable.context(self._inputs.batch(shape), self._caches)):
+                graph.run()
+        else:  # holds what its ops have looked up
             graph.run()
         assert self._output is not None, "graphs write into it"
         hidden = self._output[: self._inputs.num_outputs(shape)]

@@ -52,7 +52,9 @@ class Setup:
             device=CPU,
         )
         staging = HostStaging(CPU, TransferCounts())
-        drafts = SimpleNamespace(inputs=DraftInputs(inputs, hidden_size=4, dtype=torch.float32))
+        drafts = SimpleNamespace(
+            inputs=DraftInputs(inputs, hidden_size=4, dtype=torch.float32), follow_greedy=lambda: None
+        )
         drafter = DrafterV1(
             model=None, drafts=drafts, kernels=None, batch=self.batch, sampling=None, staging=staging
         )
