@@ -110,7 +110,7 @@ def _graphs(expected: Expectation, effective: Effective) -> Iterator[str]:
                 yield f"{steps} steps ran in graph mode {mode}, expected {' or '.join(expected.graph_modes)}"
     drafts = effective.draft_modes
     replayed = drafts.get("FULL", 0) + drafts.get("PIECEWISE", 0)
-    # behind a replayed decode step stand drafts of one shape; those of steps with prompts have no graph
+    # behind a replayed decode step stand drafts of one shape; those of steps with several prompts have no graph
     if expected.min_replay_frac is not None and effective.graph_modes.get("FULL") and drafts and not replayed:
         yield f"none of {sum(drafts.values())} forward passes of drafts replayed a graph"
 
