@@ -109,10 +109,10 @@ def _graphs(expected: Expectation, effective: Effective) -> Iterator[str]:
             if steps and mode not in expected.graph_modes:
                 yield f"{steps} steps ran in graph mode {mode}, expected {' or '.join(expected.graph_modes)}"
     drafts = effective.draft_modes
-    replayed = drafts.get("FULL", 0) + drafts.get("PIECEWISE", 0)
-    # behind a replayed decode step stand drafts of one shape; those of steps with several prompts have no graph
-    if expected.min_replay_frac is not None and effective.graph_modes.get("FULL") and drafts and not replayed:
-        yield f"none of {sum(drafts.values())} forward passes of drafts replayed a graph"
+    # behind a decode step in a FULL graph stand drafts of one shape; PIECEWISE ones stand behind prompts
+    full_steps, full_drafts = effective.graph_modes.get("FULL"), drafts.get("FULL")
+    if expected.min_replay_frac is not None and full_steps and drafts and not full_drafts:
+        yield f"none of {sum(drafts.values())} forward passes of drafts replayed a FULL graph"
 
 
 def only_uniform_replays(path: PathSection, device: str) -> bool:
