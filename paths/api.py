@@ -246,7 +246,8 @@ class Effective:
     graphs: int = 0  # captured
     mtp: int = 0  # drafts per verification that the engine runs
     mtp_forced_al: float | None = None  # drafts are accepted by chance up to this mean length
-    draft_modes: dict[str, int] = field(default_factory=dict)  # forward passes of drafts by graph mode
+    # forward passes of drafts by graph mode; drafts that are replayed together are one
+    draft_modes: dict[str, int] = field(default_factory=dict)
     breaks_per_layer: float | None = None  # of one pass in a PIECEWISE graph; None: none was captured
     copies_per_step: float | None = None  # host-device copies seen by an audit of whole steps at start-up
     waits_per_step: float | None = None  # blocking waits seen by it

@@ -69,6 +69,8 @@ V2_OPS = (
     "apply_writes",
 )
 V2_DRAFT_OPS = ("rejection", "shift_tokens", "advance_drafts")
+V1_OPS = ("count_nan_rows",)
+V1_DRAFT_OPS = ("rejection",)
 V1_SAMPLING = KernelChoice(impl="torch", why="runner V1 samples with torch and keeps its books on the host")
 
 _MODELS = {
@@ -212,7 +214,8 @@ def _kernels(
     called = list(GENERIC_OPS if options.model == "generic" else FUSED_MODEL_OPS + drafts)
     composed = [op for op, choice in fused.items() if choice.impl == "composed"]
     called += [op for operation in composed for op in COMPOSED_OF.get(operation, ())]
-    runner = {op: shared[op] for op in (*V2_OPS, *(V2_DRAFT_OPS if mtp else ()))}
+    always, drafting = (V1_OPS, V1_DRAFT_OPS) if options.runner == "V1" else (V2_OPS, V2_DRAFT_OPS)
+    runner = {op: shared[op] for op in (*always, *(drafting if mtp else ()))}
     if options.runner == "V1":
-        runner = {"sample": V1_SAMPLING} | ({"rejection": shared["rejection"]} if mtp else {})
+        runner["sample"] = V1_SAMPLING
     return fused | {op: shared[op] for op in called} | runner
