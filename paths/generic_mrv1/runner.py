@@ -96,12 +96,12 @@ class RunnerV1:
 
     def execute(self, plan: StepPlan, table: RequestTable) -> ReadyOutput:
         batch = self._batch
+        self._staging.begin()  # drafts are sent, too
         self._drafts.make(plan.released)
         batch.remove(plan.released)
         for slot in plan.admitted:
             batch.add(slot, table)
         batch.update_blocks(plan.grown, table)
-        self._staging.begin()
         self._step_inputs.prepare(plan)
         hidden, _ = self._forward.run(plan.shape)
         if self._drafter is None:

@@ -45,7 +45,7 @@ class CapturedGraph:
     breaks: int
 
     def run(self) -> None:
-        """Where there are breaks: inside a forward context of the live batch."""
+        """Inside a forward context: the live batch where there are breaks."""
         self.replay.run()
         for counts, implementation, calls in self.calls:
             counts[implementation] += calls

@@ -155,10 +155,10 @@ class GraphedForward:
         self._inputs.pad(shape, num_tokens=descriptor.num_tokens, num_reqs=descriptor.num_reqs)
         if self._checks is not None:
             self._checks.before(graph, shape)
+        context = graph.context  # a compiled piece that is one instruction looks its ops' context up
         if graph.breaks:
-            with forward_context(self._capturable.context(self._inputs.batch(shape), self._caches)):
-                graph.run()
-        else:  # holds what its ops have looked up
+            context = self._capturable.context(self._inputs.batch(shape), self._caches)
+        with forward_context(context):
             graph.run()
         assert self._output is not None, "graphs write into it"
         hidden = self._output[: self._inputs.num_outputs(shape)]

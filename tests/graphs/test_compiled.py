@@ -8,6 +8,7 @@ import torch
 from paths.api import ModelSource, UserError
 from paths.engine.batch import half_wanted, padding_batch
 from paths.generic_mrv1.model import GenericModel
+from paths.graphs import generated
 from paths.graphs.config import GraphConfig, GraphMode
 from paths.kernels.registry import Kernels
 from paths.models.config import ModelConfig
@@ -42,13 +43,17 @@ def generic_model(*, layers, compiled, dtype=torch.float32, mtp=0):
     )
 
 
-@pytest.fixture(scope="module")
-def compiled():
+def compiled_model():
     model = generic_model(layers=2, compiled=True)
     caches = GraphDriver(model, GraphConfig()).caches
     for rows in (64, 2, 1):
         model.forward(padding_batch(rows, model.config.index_topk, CPU), caches)
     return model
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return compiled_model()
 
 
 def check(model, graphs, *, steps):
@@ -68,6 +73,13 @@ def test_replay_of_compiled_pieces_equals_compiled_code(compiled):
     steps = check(compiled, FULL_AND_PIECEWISE, steps=40)
     assert steps["NONE"] == 0
     assert min(steps["FULL"], steps["PIECEWISE"]) > 8
+
+
+def test_pieces_that_stay_whole_find_what_their_ops_look_up(monkeypatch):
+    """As under a torch that hands its generated code over in another way."""
+    monkeypatch.setattr(generated, "_code_of", lambda graph: None)
+    steps = check(compiled_model(), FULL_AND_PIECEWISE, steps=20)
+    assert min(steps["FULL"], steps["PIECEWISE"]) > 3
 
 
 def test_pieces_and_kernels_are_counted_as_without_graphs(compiled):
