@@ -185,6 +185,20 @@ def test_v2_replays_a_step_of_greedy_requests_as_two_passes():
     assert verification.counts.steps["FULL"] == before[0] + replays
 
 
+def test_v1_replays_greedy_verification():
+    """Where one request draws, or wants log-probs, the step judges its drafts without that pass."""
+    engine = make_engine("dsa", "V1", graphs="full_and_piecewise", mtp=3)
+    counts = engine._runner._verification._forward.counts
+    serve(engine, dict(enumerate(make_prompts(3, seed=0))), order=range(3), seed=0, max_tokens=12)
+    replays = counts.steps["FULL"]
+    assert replays > 0
+    assert counts.steps["NONE"] == 0
+    for special in ({"temperature": 1.0}, {"logprobs": 1}):
+        engine.add(request(9, [3, 4, 5], max_tokens=12, ignore_eos=True, **special))
+        run_until_idle(engine)
+    assert counts.steps["FULL"] == replays
+
+
 def test_a_model_without_drafts_is_refused():
     with pytest.raises(UserError, match="mtp=2"):
         make_engine("dsa", "V2", mtp=2, num_nextn_predict_layers=0)
