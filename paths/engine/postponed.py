@@ -8,7 +8,10 @@ from paths.engine.scheduler import IntArray
 
 
 class PostponedDrafts:
-    """Of one step: made before anything of the next one changes, or never where all its requests left."""
+    """Of one step: made before anything of the next one changes, or never where all its requests left.
+
+    Where only some left, keys are still written into their pages: whoever gets these writes them again first.
+    """
 
     def __init__(self) -> None:
         self._propose: Callable[[], None] | None = None

@@ -35,7 +35,7 @@ class GraphConfig:
     mixed: GraphMode = GraphMode.NONE  # NONE or PIECEWISE
     full_sizes: tuple[int, ...] = CPU_FULL_SIZES
     piecewise_sizes: tuple[int, ...] = CPU_PIECEWISE_SIZES
-    piecewise_reqs: int = 0  # most requests of a PIECEWISE graph; 0: any number, where none is looked at
+    piecewise_reqs: int = 0  # limit of a PIECEWISE graph; 0: none, its segments read token rows only
     query_lens: tuple[int, ...] = (1,)  # of the FULL graphs; 1 + k where k tokens are drafted
     debug: bool = False  # assert addresses, poison padding with NaN
 

@@ -121,7 +121,7 @@ class Dispatcher:
         )
 
     def _piecewise(self, num_tokens: int, *, sparse: bool) -> Descriptor:
-        """Captured segments look at token rows only, so any number of requests fits, or at few requests."""
+        """Captured segments look at token rows only: any number of requests fits, unless there is a limit."""
         return Descriptor(
             mode=GraphMode.PIECEWISE,
             num_tokens=num_tokens,

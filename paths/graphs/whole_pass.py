@@ -29,7 +29,7 @@ class WholePass(ABC):
         return 0
 
     def context(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> ForwardContext:
-        """Nothing is looked up."""
+        """For the kernels in it, which a capture watches; the pass itself looks nothing up."""
         return self._model.draft_context(batch, caches, step=0)
 
     def bind(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Callable[[], Tensor]:
